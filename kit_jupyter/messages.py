@@ -1,0 +1,693 @@
+"""What is stored: messages and their parts; and the deltas from which an answer is built.
+
+Theory of operation
+-------------------
+Stored messages (`User`, `Assistant`, `ToolResult`, `System`) are frozen values with an id, a
+time and the facts that replay and resume need. A provider streams *deltas*; a `MessageBuilder`
+joins them into parts. What a wire needs back unchanged (signatures, encrypted reasoning, item
+ids) rides in a part's `native` and is only ever shown to the wire that made it.
+
+Frozen dataclasses with slots, so that a value can be shared between threads; `pydantic_core`
+turns them to JSON, `session` reads them back.
+"""
+
+from __future__ import annotations
+
+import base64
+import secrets
+import time as _time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Any, Literal, Self
+
+from kit_jupyter.errors import UsageError
+
+__all__ = [
+    "Assistant",
+    "CellRef",
+    "Citation",
+    "CitationDelta",
+    "ErrorFacts",
+    "Finished",
+    "MediaPart",
+    "Message",
+    "MessageBuilder",
+    "ModelDelta",
+    "ModelRef",
+    "Native",
+    "NativeDelta",
+    "Part",
+    "PartAdded",
+    "PathFacts",
+    "RefusalDelta",
+    "RefusalPart",
+    "RequestFacts",
+    "ResponseFacts",
+    "ResultFacts",
+    "RunFacts",
+    "ServerPart",
+    "System",
+    "TextDelta",
+    "TextPart",
+    "ThinkingDelta",
+    "ThinkingPart",
+    "Time",
+    "Tokens",
+    "ToolCallDelta",
+    "ToolCallPart",
+    "ToolCallStart",
+    "ToolResult",
+    "ToolSpec",
+    "Usage",
+    "UsageDelta",
+    "User",
+    "new_id",
+    "now",
+    "text_of",
+]
+
+FinishReason = Literal[
+    "stop",
+    "length",
+    "tool_calls",
+    "stop_sequence",
+    "content_filter",
+    "refusal",
+    "pause",
+    "error",
+    "pending",
+    "aborted",
+    "other",
+]
+
+
+def new_id(prefix: str) -> str:
+    """A new id such as ``msg_01j9…``: a prefix, the time in milliseconds and 40 random bits, sortable by time."""
+    return f"{prefix}_{int(_time.time() * 1000):012x}{secrets.token_hex(5)}"
+
+
+# ---------------------------------------------------------------- small facts
+
+
+@dataclass(frozen=True, slots=True)
+class ModelRef:
+    """A model by provider and id, written ``provider/id``.
+
+    Examples
+    --------
+    >>> ModelRef.parse("openai/gpt-4o-mini")
+    ModelRef(provider='openai', id='gpt-4o-mini')
+    >>> str(ModelRef("openrouter", "qwen/qwen3"))
+    'openrouter/qwen/qwen3'
+    """
+
+    provider: str
+    id: str
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """Split at the first slash; an id may hold slashes itself."""
+        provider, slash, model = text.strip().partition("/")
+        if not slash or not provider or not model:
+            raise UsageError(f"a model is written provider/id, for example openai/gpt-4o-mini; got {text!r}")
+        return cls(provider, model)
+
+    def __str__(self) -> str:
+        return f"{self.provider}/{self.id}"
+
+
+@dataclass(frozen=True, slots=True)
+class Time:
+    """When a message came to be: UTC, ISO 8601 with milliseconds."""
+
+    created: str
+
+
+def now() -> Time:
+    """The present moment as a stored `Time`."""
+    return Time(datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z"))
+
+
+@dataclass(frozen=True, slots=True)
+class CellRef:
+    """The notebook cell that made a turn.
+
+    Parameters
+    ----------
+    notebook : str
+        Name of the notebook as far as it is known, else empty.
+    cell_id : str
+        The cell's nbformat id, or a hash of its text and an ordinal when `weak`.
+    weak : bool
+        True when the front end told no id.
+    """
+
+    notebook: str
+    cell_id: str
+    weak: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tokens:
+    """Token counts with one meaning for all wires; None where the service did not say.
+
+    `input` is every prompt token including cached ones, `output` every generated token including
+    reasoning.
+    """
+
+    input: int | None = None
+    output: int | None = None
+    reasoning: int | None = None
+    cache_read: int | None = None
+    cache_write: int | None = None
+
+    @property
+    def total(self) -> int:
+        """Input and output, unknown counted as zero."""
+        return (self.input or 0) + (self.output or 0)
+
+    def __add__(self, other: Tokens) -> Tokens:
+        def add(a: int | None, b: int | None) -> int | None:
+            return None if a is None and b is None else (a or 0) + (b or 0)
+
+        return Tokens(
+            input=add(self.input, other.input),
+            output=add(self.output, other.output),
+            reasoning=add(self.reasoning, other.reasoning),
+            cache_read=add(self.cache_read, other.cache_read),
+            cache_write=add(self.cache_write, other.cache_write),
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Usage:
+    """Tokens and their price in US dollars; `cost` is None when the price is unknown, never a false zero."""
+
+    tokens: Tokens = Tokens()
+    cost: float | None = None
+
+    def __add__(self, other: Usage) -> Usage:
+        both = self.cost is not None and other.cost is not None
+        return Usage(
+            tokens=self.tokens + other.tokens,
+            cost=(self.cost or 0.0) + (other.cost or 0.0) if both else None,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ToolSpec:
+    """What a model is told of a tool: name, description, JSON schema of its arguments (an object schema)."""
+
+    name: str
+    description: str
+    schema: Mapping[str, Any]
+    strict: bool = False
+
+
+# ---------------------------------------------------------------- parts
+
+
+@dataclass(frozen=True, slots=True)
+class Native:
+    """State of one wire that must go back unchanged, for example a signature.
+
+    Parameters
+    ----------
+    wire : str
+        Name of the codec that made it; other codecs ignore it.
+    data : dict
+        JSON values.
+    """
+
+    wire: str
+    data: dict[str, Any] = field(hash=False)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Citation:
+    """Where a stretch of answer text comes from."""
+
+    url: str = ""
+    title: str = ""
+    text: str = ""
+    start: int | None = None
+    end: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class TextPart:
+    """Plain text."""
+
+    text: str
+    citations: tuple[Citation, ...] = ()
+    native: Native | None = None
+    type: Literal["text"] = "text"
+
+
+@dataclass(frozen=True, slots=True)
+class ThinkingPart:
+    """Visible reasoning; `text` may be empty while `native` holds a signature or redacted data."""
+
+    text: str
+    native: Native | None = None
+    redacted: bool = False
+    type: Literal["thinking"] = "thinking"
+
+
+@dataclass(frozen=True, slots=True)
+class RefusalPart:
+    """The model's own words of refusal."""
+
+    text: str
+    type: Literal["refusal"] = "refusal"
+
+
+@dataclass(frozen=True, slots=True)
+class MediaPart:
+    """An image, PDF, audio or other file.
+
+    Parameters
+    ----------
+    media_type : str
+        For example ``image/png``.
+    data : str
+        Base64.
+    name : str
+        File name or label, may be empty.
+    """
+
+    media_type: str
+    data: str = field(repr=False)
+    name: str = ""
+    native: Native | None = None
+    type: Literal["media"] = "media"
+
+    @classmethod
+    def of_bytes(cls, raw: bytes, media_type: str, name: str = "") -> Self:
+        """Part of raw bytes."""
+        return cls(media_type, base64.b64encode(raw).decode("ascii"), name)
+
+    @property
+    def raw(self) -> bytes:
+        """The bytes."""
+        return base64.b64decode(self.data)
+
+
+@dataclass(frozen=True, slots=True)
+class ToolCallPart:
+    """A call the model asks for; `arguments` is the JSON text exactly as it came, empty for none."""
+
+    call_id: str
+    name: str
+    arguments: str = ""
+    native: Native | None = None
+    type: Literal["tool_call"] = "tool_call"
+
+
+@dataclass(frozen=True, slots=True)
+class ServerPart:
+    """A block of the service's own tools, or one we do not know: kept in order, sent back unchanged.
+
+    Parameters
+    ----------
+    kind : {"call", "result", "block"}
+        A server-side tool call, its result, anything else.
+    name : str
+        The service's name of the tool or block.
+    text : str
+        What a reader is shown; may be empty.
+    """
+
+    kind: Literal["call", "result", "block"]
+    name: str
+    native: Native
+    text: str = ""
+    type: Literal["server"] = "server"
+
+
+Part = TextPart | ThinkingPart | RefusalPart | MediaPart | ToolCallPart | ServerPart
+
+
+def text_of(parts: tuple[Part, ...] | list[Part]) -> str:
+    """All text parts joined with nothing between them (citations split text mid-sentence)."""
+    return "".join(part.text for part in parts if isinstance(part, TextPart))
+
+
+# ---------------------------------------------------------------- stored messages
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RequestFacts:
+    """How a user message was asked; enough to ask it again.
+
+    Parameters
+    ----------
+    agent : str
+        Name of the agent used for the turn.
+    variant : str or None
+        Thinking level.
+    format : dict or None
+        JSON schema of the answer.
+    system : str or None
+        System text of this turn only.
+    tools : dict or None
+        Tool name to on or off.
+    """
+
+    agent: str
+    model: ModelRef
+    variant: str | None = None
+    format: dict[str, Any] | None = None
+    system: str | None = None
+    tools: dict[str, bool] | None = None
+    cell: CellRef | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class PathFacts:
+    """Working directory and project root at the time."""
+
+    cwd: str
+    root: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunFacts:
+    """Who answered, and where."""
+
+    agent: str
+    model: ModelRef
+    path: PathFacts
+    cell: CellRef | None = None
+    response_id: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ErrorFacts:
+    """A failure as it is stored: code of the class, message without secrets."""
+
+    code: str
+    message: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ResultFacts:
+    """How an answer ended.
+
+    Parameters
+    ----------
+    finish : str or None
+        One of `FinishReason`; None when the service never said.
+    raw : str or None
+        The service's own word.
+    structured : object
+        The parsed answer when a format was asked for.
+    kind : {"reply", "summary"}
+        Compaction summaries are ``summary``.
+    """
+
+    finish: str | None = None
+    raw: str | None = None
+    error: ErrorFacts | None = None
+    structured: Any = None
+    kind: Literal["reply", "summary"] = "reply"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, weakref_slot=True)
+class User:
+    """A stored user message; `source` names who made it when it was not the person."""
+
+    id: str
+    time: Time
+    parts: tuple[Part, ...]
+    request: RequestFacts | None = None
+    source: str | None = None
+    turn_id: str = ""
+    role: Literal["user"] = "user"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, weakref_slot=True)
+class System:
+    """A stored instruction inside the history, for example a steer."""
+
+    id: str
+    time: Time
+    parts: tuple[Part, ...]
+    source: str | None = None
+    turn_id: str = ""
+    role: Literal["system"] = "system"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, weakref_slot=True)
+class Assistant:
+    """A stored answer of the model."""
+
+    id: str
+    time: Time
+    parts: tuple[Part, ...]
+    run: RunFacts | None = None
+    usage: Usage = Usage()
+    result: ResultFacts = ResultFacts()
+    source: str | None = None
+    turn_id: str = ""
+    role: Literal["assistant"] = "assistant"
+
+    @property
+    def tool_calls(self) -> tuple[ToolCallPart, ...]:
+        """The calls asked for, in order."""
+        return tuple(part for part in self.parts if isinstance(part, ToolCallPart))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, weakref_slot=True)
+class ToolResult:
+    """A stored answer to one tool call."""
+
+    id: str
+    time: Time
+    call_id: str
+    name: str
+    parts: tuple[Part, ...]
+    is_error: bool = False
+    details: dict[str, Any] | None = field(default=None, hash=False)
+    turn_id: str = ""
+    role: Literal["tool"] = "tool"
+
+
+Message = User | System | Assistant | ToolResult
+
+
+# ---------------------------------------------------------------- deltas
+
+
+@dataclass(frozen=True, slots=True)
+class TextDelta:
+    """More text of part `index`."""
+
+    index: int
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class ThinkingDelta:
+    """More reasoning of part `index`; may be empty, to open the part."""
+
+    index: int
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class RefusalDelta:
+    """More of a refusal."""
+
+    index: int
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class ToolCallStart:
+    """A tool call begins: id and name are known."""
+
+    index: int
+    call_id: str
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class ToolCallDelta:
+    """More of the arguments' JSON text."""
+
+    index: int
+    fragment: str
+
+
+@dataclass(frozen=True, slots=True)
+class CitationDelta:
+    """A citation of text part `index`."""
+
+    index: int
+    citation: Citation
+
+
+@dataclass(frozen=True, slots=True)
+class NativeDelta:
+    """State of the wire for part `index`; keys are merged, later ones win."""
+
+    index: int
+    native: Native
+
+
+@dataclass(frozen=True, slots=True)
+class PartAdded:
+    """A whole part at once."""
+
+    index: int
+    part: Part
+
+
+@dataclass(frozen=True, slots=True)
+class UsageDelta:
+    """Token counts so far; replaces field by field, None changes nothing."""
+
+    tokens: Tokens
+
+
+@dataclass(frozen=True, slots=True)
+class ResponseFacts:
+    """The service's id of the answer and the model that really answers."""
+
+    response_id: str | None
+    model: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Finished:
+    """Why the model stopped: our word, the service's word, and details it gave."""
+
+    reason: str
+    raw: str | None = None
+    details: str = ""
+
+
+ModelDelta = (
+    TextDelta
+    | ThinkingDelta
+    | RefusalDelta
+    | ToolCallStart
+    | ToolCallDelta
+    | CitationDelta
+    | NativeDelta
+    | PartAdded
+    | UsageDelta
+    | ResponseFacts
+    | Finished
+)
+
+
+class _Growing:
+    """One part under construction: pieces in a list, joined once."""
+
+    __slots__ = ("call_id", "citations", "kind", "name", "native", "pieces", "redacted", "whole")
+
+    def __init__(self, kind: str) -> None:
+        self.kind = kind
+        self.pieces: list[str] = []
+        self.citations: list[Citation] = []
+        self.native: Native | None = None
+        self.whole: Part | None = None
+        self.call_id = self.name = ""
+        self.redacted = False
+
+    def build(self) -> Part | None:
+        text = "".join(self.pieces)
+        match self.kind:
+            case "text":
+                return TextPart(text, tuple(self.citations), self.native)
+            case "thinking":
+                return ThinkingPart(text, self.native, redacted=self.redacted)
+            case "refusal":
+                return RefusalPart(text)
+            case "tool_call":
+                return ToolCallPart(self.call_id, self.name, text, self.native)
+        return self.whole
+
+
+class MessageBuilder:
+    """Joins deltas into parts; cost per delta does not grow with the answer.
+
+    Parts are ordered by their `index`. Not safe for several threads at once.
+
+    Examples
+    --------
+    >>> b = MessageBuilder()
+    >>> for d in (TextDelta(0, "Hel"), TextDelta(0, "lo"), Finished("stop")):
+    ...     b.feed(d)
+    >>> b.text, b.finished.reason
+    ('Hello', 'stop')
+    """
+
+    def __init__(self) -> None:
+        self._parts: dict[int, _Growing] = {}
+        self.tokens = Tokens()
+        self.finished: Finished | None = None
+        self.response_id: str | None = None
+        self.model: str | None = None
+
+    def _part(self, index: int, kind: str) -> _Growing:
+        part = self._parts.get(index)
+        if part is None:
+            part = self._parts[index] = _Growing(kind)
+        return part
+
+    def feed(self, delta: ModelDelta) -> None:
+        """Take one delta."""
+        match delta:
+            case TextDelta(index, text):
+                self._part(index, "text").pieces.append(text)
+            case ThinkingDelta(index, text):
+                self._part(index, "thinking").pieces.append(text)
+            case ToolCallDelta(index, fragment):
+                self._part(index, "tool_call").pieces.append(fragment)
+            case ToolCallStart(index, call_id, name):
+                part = self._part(index, "tool_call")
+                part.call_id, part.name = call_id, name
+            case RefusalDelta(index, text):
+                self._part(index, "refusal").pieces.append(text)
+            case CitationDelta(index, citation):
+                self._part(index, "text").citations.append(citation)
+            case NativeDelta(index, native):
+                part = self._part(index, "text")
+                old = part.native.data if part.native is not None else {}
+                part.native = Native(native.wire, {**old, **native.data})
+            case PartAdded(index, whole):
+                self._part(index, "whole").whole = whole
+            case UsageDelta(tokens):
+                old_tokens = self.tokens
+                self.tokens = Tokens(
+                    input=old_tokens.input if tokens.input is None else tokens.input,
+                    output=old_tokens.output if tokens.output is None else tokens.output,
+                    reasoning=old_tokens.reasoning if tokens.reasoning is None else tokens.reasoning,
+                    cache_read=old_tokens.cache_read if tokens.cache_read is None else tokens.cache_read,
+                    cache_write=old_tokens.cache_write if tokens.cache_write is None else tokens.cache_write,
+                )
+            case ResponseFacts(response_id, model):
+                self.response_id = response_id or self.response_id
+                self.model = model or self.model
+            case Finished():
+                self.finished = delta
+
+    @property
+    def parts(self) -> tuple[Part, ...]:
+        """The parts so far, in order; empty text without any wire state is left out."""
+        built = (self._parts[index].build() for index in sorted(self._parts))
+        return tuple(part for part in built if part is not None and part != TextPart("") and part != ThinkingPart(""))
+
+    @property
+    def text(self) -> str:
+        """The answer text so far."""
+        return text_of(self.parts)
+
+    @property
+    def is_empty(self) -> bool:
+        """True until a part has come."""
+        return not self._parts
