@@ -1,0 +1,1 @@
+"""Who fulfils `kit_jupyter.extension`: small, complete guests."""
