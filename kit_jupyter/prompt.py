@@ -1,24 +1,50 @@
-"""What is sent this once: prompt messages, made from a branch, changed only through an editor."""
+"""What is sent this once: prompt messages, made from a branch, changed only through an editor.
+
+Theory of operation
+-------------------
+::
+
+    stored messages ──from_branch──▶ prompt messages ──PromptEditor (one draft per hook)──▶ request ──▶ RequestView
+
+What is stored and what is sent are two shapes. A hook never makes or changes a stored message; it
+gets a `PromptEditor`, which gives new messages their ids, notes who made them, keeps calls and
+results together and tells when an edit costs the provider's prompt cache.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field
-from typing import Literal
+import html
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal, Protocol
 from weakref import WeakKeyDictionary
 
+from kit_jupyter.errors import UsageError
 from kit_jupyter.messages import (
     Assistant,
+    MediaPart,
     Message,
     Part,
     System,
     TextPart,
     ToolCallPart,
     ToolResult,
+    ToolSpec,
     User,
+    new_id,
 )
 
-__all__ = ["PromptMessage", "ToolResultPart", "from_branch"]
+__all__ = [
+    "Kept",
+    "PromptEditor",
+    "PromptMessage",
+    "RequestRow",
+    "RequestView",
+    "ToolResultPart",
+    "from_branch",
+    "join_sections",
+]
 
 INTERRUPTED = "[no result: the call was interrupted before it finished]"
 
@@ -48,7 +74,7 @@ class PromptMessage:
     parts : tuple
         Parts; a ``tool`` message holds `ToolResultPart` only.
     message_id : str
-        The stored message it shows, empty for one made by an edit.
+        The stored message it shows; ``edit_…`` for one made by an edit.
     origin : str
         Where it came from: ``history``, ``steer``, ``follow-up``, ``extension:NAME``, ``hook:NAME``, ``repair``.
     edits : tuple of str
@@ -111,3 +137,517 @@ def from_branch(messages: Sequence[Message]) -> tuple[PromptMessage, ...]:
         out.append(_show(message))
     close()
     return tuple(out)
+
+
+# ---------------------------------------------------------------- composing
+
+
+def join_sections(base: str, sections: Iterable[str | None] = ()) -> str:
+    """The system prompt: `base`, then each section, one blank line between them.
+
+    Blank and None sections are dropped, so that no double blank line remains; the text inside a
+    section stays as it is but for blank lines at its two ends.
+
+    Examples
+    --------
+    >>> join_sections("You help.", ["Always be polite.", "", None, "Python 3.11."])
+    'You help.\\n\\nAlways be polite.\\n\\nPython 3.11.'
+    """
+    texts = (text.strip("\n") for text in (base, *sections) if text and text.strip())
+    return "\n\n".join(texts)
+
+
+# ---------------------------------------------------------------- the editor
+
+Role = Literal["user", "assistant"]
+Target = Literal["last-user", "last-assistant"]
+PartLike = TextPart | MediaPart | str | Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """An edit to be stored as a synthetic message; the Kit gives it id and time when it stores it.
+
+    Parameters
+    ----------
+    role : {"user", "assistant"}
+    parts : tuple of TextPart or MediaPart
+    source : str
+        Who made it, for example ``hook:Politeness``.
+    message_id : str
+        Id of the message in the request that first showed it; the stored message should bear the same.
+    """
+
+    role: Role
+    parts: tuple[Part, ...]
+    source: str
+    message_id: str
+
+
+def _part(value: object) -> Part:
+    match value:
+        case TextPart() | MediaPart():
+            return value
+        case str():
+            return TextPart(value)
+        case {"type": "text", "text": str(text)}:
+            return TextPart(text)
+        case {"type": "media", "media_type": str(kind), "data": str(data), **more}:
+            return MediaPart(kind, data, str(more.get("name", "")))
+        case ToolResultPart() | ToolCallPart():
+            raise UsageError(
+                f"a {value.type} part cannot be made by an edit: each tool call has exactly one result, "
+                "and only a turn makes them; say it in a text part"
+            )
+    raise UsageError(
+        f"an edit takes text and media parts: TextPart, MediaPart, str, or {{'type': 'text', 'text': …}}; got {value!r}"
+    )
+
+
+def _parts(values: object) -> tuple[Part, ...]:
+    if isinstance(values, str | TextPart | MediaPart | Mapping):
+        values = (values,)
+    if not isinstance(values, Iterable):
+        raise UsageError(f"parts are a sequence of parts or one text; got {values!r}")
+    parts = tuple(_part(value) for value in values)
+    if not parts:
+        raise UsageError("an edit needs at least one part; got none")
+    return parts
+
+
+def _message(role: object, parts: object) -> tuple[Role, tuple[Part, ...]]:
+    match role:
+        case PromptMessage():
+            role, parts = role.role, role.parts
+        case {"role": named, "parts": listed}:
+            role, parts = named, listed
+    if role == "user":
+        return "user", _parts(parts)
+    if role == "assistant":
+        return "assistant", _parts(parts)
+    raise UsageError(
+        f"an edit makes user and assistant messages; got role {role!r} "
+        "(system text comes from system_prompt_snippets, tool results from tools)"
+    )
+
+
+class PromptEditor:
+    """Changes one request: acts on a copy, never on what is stored.
+
+    Parameters
+    ----------
+    messages : sequence of PromptMessage
+        The request as it stands, oldest first.
+    author : str
+        Who edits; stands in `PromptMessage.origin` of new messages and in `PromptMessage.edits` of
+        changed ones.
+    sent : int or None
+        How many of the first messages an earlier request has carried already: an edit among them
+        costs the provider's prompt cache and is told in `warnings`. None: all but the last one.
+
+    Notes
+    -----
+    There is no list to change or to replace: `messages` is a tuple of frozen values. Each
+    operation checks its input and the result, and changes nothing when it raises. The editor gives
+    new messages their ids. Made per hook; not for use from several threads.
+
+    Examples
+    --------
+    Ask the model to sum up what a tool said, and go on:
+
+    >>> prompt = PromptEditor([PromptMessage("user", (TextPart("Fit the model."),))], author="docs")
+    >>> _ = prompt.push("user", [TextPart("Summarize the tool output above and continue.")])
+    >>> [m.role for m in prompt.messages]
+    ['user', 'user']
+
+    Add a reminder to what the user said last:
+
+    >>> BUILD_SWITCH = TextPart("<system-reminder>You may change files now.</system-reminder>")
+    >>> prompt = PromptEditor([PromptMessage("user", (TextPart("Fit the model."),))], author="docs")
+    >>> prompt.append_to("last-user", [BUILD_SWITCH])
+    >>> [part.text for part in prompt.messages[-1].parts]
+    ['Fit the model.', '<system-reminder>You may change files now.</system-reminder>']
+    >>> prompt.messages[-1].edits
+    ('docs',)
+    """
+
+    __slots__ = ("_author", "_closed", "_messages", "_persisted", "_sent", "_warnings")
+
+    def __init__(self, messages: Sequence[PromptMessage], *, author: str = "hook", sent: int | None = None) -> None:
+        self._messages: list[PromptMessage] = list(messages)
+        self._author = author
+        self._sent = max(0, len(self._messages) - 1) if sent is None else sent
+        self._persisted: list[Kept] = []
+        self._warnings: list[str] = []
+        self._closed = ""
+
+    @property
+    def messages(self) -> tuple[PromptMessage, ...]:
+        """The request with all edits so far; read-only."""
+        return tuple(self._messages)
+
+    @property
+    def author(self) -> str:
+        """Who edits."""
+        return self._author
+
+    @property
+    def persisted(self) -> tuple[Kept, ...]:
+        """What is to be stored, in the order it was added."""
+        return tuple(self._persisted)
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """What a person should know, for example that an edit costs the prompt cache."""
+        return tuple(self._warnings)
+
+    def append(self, role: Role | PromptMessage | Mapping[str, Any], parts: Any = (), *, persist: bool = False) -> str:
+        """Add a new message at the tail.
+
+        Parameters
+        ----------
+        role : {"user", "assistant"}
+            Or the whole message: a `PromptMessage`, or a mapping with ``role`` and ``parts``.
+        parts : sequence of TextPart, MediaPart, str or dict; or one of them
+        persist : bool
+            Store it, so that every later request shows it in its place; else it is sent this once.
+
+        Returns
+        -------
+        str
+            Id of the new message.
+
+        Raises
+        ------
+        UsageError
+            On another role, on parts of another kind, on no parts.
+        """
+        made_role, made_parts = _message(role, parts)
+        made = self._make(made_role, made_parts)
+        self._insert(len(self._messages), made, "append")
+        if persist:
+            self._persisted.append(Kept(made_role, made_parts, self._author, made.message_id))
+        return made.message_id
+
+    def push(self, role: Role | PromptMessage | Mapping[str, Any], parts: Any = (), *, persist: bool = False) -> str:
+        """The same as `append`."""
+        return self.append(role, parts, persist=persist)
+
+    def prepend(self, role: Role | PromptMessage | Mapping[str, Any], parts: Any = ()) -> str:
+        """Add a new message before all others, after the system prompt; costs the prompt cache."""
+        made = self._make(*_message(role, parts))
+        self._insert(0, made, "prepend")
+        return made.message_id
+
+    def append_to(self, target: Target, parts: Any, *, persist: bool = False) -> None:
+        """Add parts to the last message of the user or of the assistant.
+
+        Parameters
+        ----------
+        target : {"last-user", "last-assistant"}
+        persist : bool
+            What is stored never changes, so the parts then become a stored message of their own,
+            directly after the target; it must be the last message of the request.
+
+        Raises
+        ------
+        UsageError
+            On another target; when there is no such message; when the assistant's last message has
+            calls without a result; on `persist` when other messages follow.
+        """
+        self._check_open()
+        if target not in ("last-user", "last-assistant"):
+            raise UsageError(f"append_to takes 'last-user' or 'last-assistant', got {target!r}")
+        role: Role = "user" if target == "last-user" else "assistant"
+        added = _parts(parts)
+        at = next((i for i in reversed(range(len(self._messages))) if self._messages[i].role == role), None)
+        if at is None:
+            raise UsageError(f"append_to({target!r}): the request has no {role} message")
+        if role == "assistant" and (open_calls := self._open_calls(at)):
+            raise UsageError(f"append_to({target!r}): its call {open_calls[0]!r} has no result yet")
+        if persist:
+            if at != len(self._messages) - 1:
+                raise UsageError(
+                    f"append_to({target!r}, persist=True): stored messages follow the target and never change; "
+                    "use append(…, persist=True)"
+                )
+            self.append(role, added, persist=True)
+            return
+        old = self._messages[at]
+        self._messages[at] = replace(old, parts=(*old.parts, *added), edits=(*old.edits, self._author))
+        self._warn_cache(at, f"append_to({target!r})")
+
+    def insert_after(self, message_id: str, role: Role | PromptMessage | Mapping[str, Any], parts: Any = ()) -> str:
+        """Add a new message directly after another.
+
+        Raises
+        ------
+        KeyError
+            On an unknown id; the text names it.
+        UsageError
+            As `append`; and when the place is between a tool call and its result.
+        """
+        return self._insert_at(self._find(message_id) + 1, role, parts, f"insert_after({message_id!r})")
+
+    def insert_before(self, message_id: str, role: Role | PromptMessage | Mapping[str, Any], parts: Any = ()) -> str:
+        """Add a new message directly before another; raises as `insert_after` does."""
+        return self._insert_at(self._find(message_id), role, parts, f"insert_before({message_id!r})")
+
+    def close(self, reason: str = "the hook has returned") -> None:
+        """End editing: every later operation raises `UsageError`, so a hook that hangs cannot change a sent request."""
+        self._closed = reason
+
+    def adopt(self, draft: PromptEditor) -> None:
+        """Take over the result of `draft`, which began from this editor's messages."""
+        self._check_open()
+        self._messages = list(draft._messages)
+        self._persisted.extend(draft._persisted)
+        self._warnings.extend(draft._warnings)
+
+    def draft(self, author: str) -> PromptEditor:
+        """An editor for one hook on a copy of this one's messages; `adopt` takes its result."""
+        return PromptEditor(self._messages, author=author, sent=self._sent)
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise UsageError(f"this prompt editor is closed: {self._closed}")
+
+    def _make(self, role: Role, parts: tuple[Part, ...]) -> PromptMessage:
+        return PromptMessage(role, parts, message_id=new_id("edit"), origin=self._author)
+
+    def _find(self, message_id: str) -> int:
+        for at, message in enumerate(self._messages):
+            if message.message_id == message_id and message_id:
+                return at
+        raise KeyError(f"no message {message_id!r} in this request")
+
+    def _open_calls(self, at: int) -> list[str]:
+        """Calls of message `at` that nobody answers."""
+        results = {
+            part.call_id for m in self._messages[at + 1 :] for part in m.parts if isinstance(part, ToolResultPart)
+        }
+        calls = (part.call_id for part in self._messages[at].parts if isinstance(part, ToolCallPart))
+        return [call_id for call_id in calls if call_id not in results]
+
+    def _between(self, at: int) -> str:
+        """Id of a call made before place `at` that is answered at or after it; empty when there is none."""
+        waiting: list[str] = []
+        for message in self._messages[:at]:
+            for part in message.parts:
+                if isinstance(part, ToolCallPart):
+                    waiting.append(part.call_id)
+                elif isinstance(part, ToolResultPart) and part.call_id in waiting:
+                    waiting.remove(part.call_id)
+        return waiting[0] if waiting else ""
+
+    def _insert_at(self, at: int, role: Any, parts: Any, operation: str) -> str:
+        made = self._make(*_message(role, parts))
+        self._insert(at, made, operation)
+        return made.message_id
+
+    def _insert(self, at: int, made: PromptMessage, operation: str) -> None:
+        self._check_open()
+        if call_id := self._between(at):
+            raise UsageError(
+                f"{operation}: the place is between tool call {call_id!r} and its result, and no wire allows that; "
+                "choose a place before the call or after its last result"
+            )
+        self._messages.insert(at, made)
+        self._warn_cache(at, operation)
+        if at <= self._sent:
+            self._sent += 1
+
+    def _warn_cache(self, at: int, operation: str) -> None:
+        if at < self._sent:
+            self._warnings.append(
+                f"{self._author}: {operation} changes what was sent before; the provider's prompt cache is lost "
+                "from there on (append keeps it)"
+            )
+
+
+# ---------------------------------------------------------------- what was sent
+
+
+class SentRequest(Protocol):
+    """What `RequestView` reads; a `ModelRequest` fulfils it."""
+
+    @property
+    def model(self) -> Any: ...
+    @property
+    def messages(self) -> tuple[PromptMessage, ...]: ...
+    @property
+    def system(self) -> str: ...
+    @property
+    def tools(self) -> tuple[ToolSpec, ...]: ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RequestRow:
+    """One piece of a request.
+
+    Parameters
+    ----------
+    place : str
+        ``system``, ``tools``, or the message's number from 1.
+    role, kind : str
+        Role of the message, kind of the part.
+    origin : str
+        Where it came from, and in brackets who changed it.
+    size : int, bytes of UTF-8
+        Of the text, of the decoded media, of the JSON.
+    text : str
+        The whole piece as text.
+    message_id : str
+        The stored message, or the edit that made it.
+    """
+
+    place: str
+    role: str
+    kind: str
+    origin: str
+    size: int
+    text: str
+    message_id: str = ""
+
+    @property
+    def preview(self) -> str:
+        """The text on one line, cut at 80 characters."""
+        line = " ".join(self.text.split())
+        return line if len(line) <= 80 else line[:79] + "…"
+
+
+class RequestView:
+    """The last request, part by part, with where each part came from; a table in a notebook.
+
+    Parameters
+    ----------
+    request : ModelRequest
+        As it was given to the provider.
+    sections : sequence of (str, str)
+        ``(origin, text)`` of the pieces of the system prompt, in order; without them it is one row.
+
+    Examples
+    --------
+    >>> from types import SimpleNamespace
+    >>> said = PromptMessage("user", (TextPart("Hello"),), message_id="msg_1")
+    >>> view = RequestView(SimpleNamespace(model="local/tiny", messages=(said,), system="Be kind.", tools=()))
+    >>> print(view)
+    request to local/tiny: 1 message, 0 tools, 13 bytes
+    system  system  text  base     8  Be kind.
+    1       user    text  history  5  Hello
+    """
+
+    def __init__(self, request: SentRequest, sections: Sequence[tuple[str, str]] = ()) -> None:
+        self.request = request
+        self.rows: tuple[RequestRow, ...] = tuple(_rows(request, sections))
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def __iter__(self) -> Iterator[RequestRow]:
+        return iter(self.rows)
+
+    def __getitem__(self, index: int) -> RequestRow:
+        return self.rows[index]
+
+    @property
+    def size(self) -> int:
+        """Bytes of all pieces together."""
+        return sum(row.size for row in self.rows)
+
+    @property
+    def title(self) -> str:
+        """One line: model, counts and size."""
+        count, tools = len(self.request.messages), len(self.request.tools)
+        return (
+            f"request to {self.request.model}: {count} message{'s' * (count != 1)}, "
+            f"{tools} tool{'s' * (tools != 1)}, {self.size} bytes"
+        )
+
+    def __str__(self) -> str:
+        cells = [(r.place, r.role, r.kind, r.origin, str(r.size), r.preview) for r in self.rows]
+        widths = [max((len(row[i]) for row in cells), default=0) for i in range(5)]
+        lines = [
+            "  ".join([*map(str.ljust, row[:4], widths), row[4].rjust(widths[4]), row[5]]).rstrip() for row in cells
+        ]
+        return "\n".join((self.title, *lines))
+
+    def __repr__(self) -> str:
+        return str(self)
+
+    def _repr_markdown_(self) -> str:
+        def cell(text: str) -> str:
+            return html.escape(text, quote=False).replace("|", "\\|").replace("`", "\\`").replace("$", "\\$")
+
+        head = "| | role | kind | from | bytes | |\n|---|---|---|---|---:|---|"
+        rows = (
+            f"| {r.place} | {r.role} | {r.kind} | {cell(r.origin)} | {r.size} | {cell(r.preview)} |" for r in self.rows
+        )
+        return "\n".join((cell(self.title), "", head, *rows))
+
+    def _repr_html_(self) -> str:
+        head = "".join(f"<th>{name}</th>" for name in ("", "role", "kind", "from", "bytes", ""))
+        body = "".join(
+            f"<tr><td>{html.escape(r.place)}</td><td>{r.role}</td><td>{r.kind}</td><td>{html.escape(r.origin)}</td>"
+            f'<td style="text-align:right">{r.size}</td><td style="text-align:left">{_cell_html(r)}</td></tr>'
+            for r in self.rows
+        )
+        return (
+            f'<table class="kit-request"><caption>{html.escape(self.title)}</caption>'
+            f"<thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
+        )
+
+
+def _cell_html(row: RequestRow) -> str:
+    preview = html.escape(row.preview)
+    if row.preview == row.text:
+        return preview
+    return (
+        f"<details><summary>{preview}</summary>"
+        f'<pre style="white-space:pre-wrap">{html.escape(row.text)}</pre></details>'
+    )
+
+
+def _rows(request: SentRequest, sections: Sequence[tuple[str, str]]) -> Iterator[RequestRow]:
+    if request.system:
+        pieces = [(origin, text) for origin, text in sections if text and text.strip()]
+        for origin, text in pieces or [("base", request.system)]:
+            yield RequestRow(
+                place="system", role="system", kind="text", origin=origin, size=len(text.encode()), text=text
+            )
+    for spec in request.tools:
+        text = json.dumps(
+            {"name": spec.name, "description": spec.description, "schema": dict(spec.schema)}, ensure_ascii=False
+        )
+        yield RequestRow(place="tools", role="", kind="tool", origin=spec.name, size=len(text.encode()), text=text)
+    for number, message in enumerate(request.messages, 1):
+        origin = message.origin
+        if message.edits:
+            origin += f" (changed by {', '.join(dict.fromkeys(message.edits))})"
+        for part in message.parts:
+            text, size = _shown_text(part)
+            yield RequestRow(
+                place=str(number),
+                role=message.role,
+                kind=part.type,
+                origin=origin,
+                size=size,
+                text=text,
+                message_id=message.message_id,
+            )
+
+
+def _shown_text(part: PromptPart) -> tuple[str, int]:
+    match part:
+        case MediaPart():
+            size = len(part.data) * 3 // 4 - part.data[-2:].count("=")
+            return f"[{part.media_type}{' ' + part.name if part.name else ''}]", size
+        case ToolCallPart():
+            text = f"{part.name}({part.arguments})"
+        case ToolResultPart():
+            shown = [_shown_text(inner) for inner in part.parts]
+            text = ("error: " if part.is_error else "") + "\n".join(text for text, _ in shown)
+            return text, sum(size for _, size in shown)
+        case _:
+            text = part.text
+    return text, len(text.encode())
