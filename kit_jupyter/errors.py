@@ -22,8 +22,9 @@ A turn that fails raises the class of its cause with a prefix that names the mod
 from __future__ import annotations
 
 import copy
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 
 __all__ = [
     "AuthFailed",
@@ -96,6 +97,8 @@ class ProviderError(KitError):
         The service's id of the exchange, for its support.
     retry_after_seconds : float or None
         How long the service asked us to wait.
+    details : dict
+        What the service said, as it said it: ``type``, ``code``, ``param``, ``message`` and the like.
     """
 
     code = "provider"
@@ -110,6 +113,7 @@ class ProviderError(KitError):
         status: int | None = None,
         request_id: str | None = None,
         retry_after_seconds: float | None = None,
+        details: Mapping[str, Any] | None = None,
     ) -> None:
         super().__init__(message)
         self.provider = provider
@@ -117,6 +121,7 @@ class ProviderError(KitError):
         self.status = status
         self.request_id = request_id
         self.retry_after_seconds = retry_after_seconds
+        self.details: dict[str, Any] = dict(details or {})
 
 
 class ConnectionFailed(ProviderError):
