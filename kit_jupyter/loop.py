@@ -3,12 +3,20 @@
 Theory of operation
 -------------------
 One daemon thread, ``kit-loop``, runs one asyncio loop for the whole process: turns, sessions and
-sockets live there, user code never does. A caller hands a coroutine to the engine and waits at a
-`Desk`: while it waits it serves the jobs that the engine posts there (a tool that must run in the
-user's thread). A caller under a running loop awaits `Desk.serve`; a plain script blocks in
-`Desk.serve_blocking`; both serve the same queue, so a sync call works in a cell and in a script.
-A desk that nobody serves yet can be given to the kernel's own loop (`Desk.attach_loop`), or, with
-no kernel, to one worker thread.
+sockets live there, user code never does. A caller hands a coroutine to the engine (`Engine.start`)
+and waits at a `Desk`: while it waits it serves the jobs that the engine posts there (a tool that
+must run in the user's thread). A caller under a running loop awaits `Desk.serve`; a plain script
+blocks in `Desk.serve_blocking`; both serve the same queue, so a sync call works in a cell and in a
+script. A desk that nobody serves can be given to the kernel's own loop (`Desk.attach_loop`), or,
+with no kernel, is served by one worker thread.
+
+User code runs one piece at a time: jobs of one loop pass a turnstile; a turn that user code itself
+started inside a job does not wait for it.
+
+A job can be interrupted (`Desk.interrupt`): a coroutine is cancelled, synchronous code gets a
+`KeyboardInterrupt`: on the main thread by SIGINT, which also ends a blocking system call, elsewhere
+by an asynchronous exception. A SIGINT handler can tell with `is_job_on` whether the interrupted
+frame is user code.
 
 Only the standard library is used here.
 """
@@ -18,16 +26,59 @@ from __future__ import annotations
 import asyncio
 import concurrent.futures
 import contextvars
+import ctypes
+import inspect
 import os
 import queue
+import signal
 import threading
 from collections.abc import Awaitable, Callable, Coroutine
-from typing import Any, TypeVar
+from types import FrameType
+from typing import Any, Generic, TypeVar
+from weakref import WeakKeyDictionary
 
-__all__ = ["Desk", "Engine", "current_desk", "engine", "wait"]
+__all__ = ["Desk", "Engine", "Job", "Running", "current_desk", "engine", "is_job_on", "wait"]
 
 T = TypeVar("T")
-Job = Callable[[], Any]
+
+
+class Running(Generic[T]):
+    """A coroutine that runs on the engine.
+
+    Attributes
+    ----------
+    future : concurrent.futures.Future
+        Its result; done only when the coroutine has really ended, a cancelled one included.
+    """
+
+    def __init__(self) -> None:
+        self.future: concurrent.futures.Future[T] = concurrent.futures.Future()
+        self.future.set_running_or_notify_cancel()  # so that a stray cancel() cannot part it from the task
+        self.task: asyncio.Task[T] | None = None
+        self._cancelled = False
+
+    def cancel(self) -> None:
+        """Ask the coroutine to end. Any thread."""
+        engine.call(self._cancel_here)
+
+    def _cancel_here(self) -> None:
+        self._cancelled = True
+        if self.task is not None:
+            self.task.cancel()
+
+    def _begin(self, coro: Coroutine[Any, Any, T]) -> None:
+        self.task = engine.loop.create_task(coro)
+        self.task.add_done_callback(self._ended)
+        if self._cancelled:
+            self.task.cancel()
+
+    def _ended(self, task: asyncio.Task[T]) -> None:
+        if task.cancelled():
+            self.future.set_exception(asyncio.CancelledError())
+        elif (error := task.exception()) is not None:
+            self.future.set_exception(error)
+        else:
+            self.future.set_result(task.result())
 
 
 class Engine:
@@ -36,18 +87,23 @@ class Engine:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._loop: asyncio.AbstractEventLoop | None = None
+        self._thread: threading.Thread | None = None
         self._pid = 0
 
     @property
     def loop(self) -> asyncio.AbstractEventLoop:
-        """The engine's loop; starts the thread when needed."""
+        """The engine's loop; starts the thread when needed. Any thread."""
+        loop = self._loop
+        if loop is not None and self._pid == os.getpid():
+            return loop
         with self._lock:
             if self._loop is None or self._pid != os.getpid():
+                loop = asyncio.new_event_loop()
                 ready = threading.Event()
-                self._loop, self._pid = asyncio.new_event_loop(), os.getpid()
-                thread = threading.Thread(target=self._run, args=(self._loop, ready), name="kit-loop", daemon=True)
-                thread.start()
+                self._thread = threading.Thread(target=self._run, args=(loop, ready), name="kit-loop", daemon=True)
+                self._thread.start()
                 ready.wait()
+                self._loop, self._pid = loop, os.getpid()
             return self._loop
 
     @staticmethod
@@ -56,31 +112,137 @@ class Engine:
         loop.call_soon(ready.set)
         loop.run_forever()
 
-    def submit(self, coro: Coroutine[Any, Any, T]) -> concurrent.futures.Future[T]:
-        """Run `coro` on the engine, in a copy of the caller's context. Any thread.
+    @property
+    def is_here(self) -> bool:
+        """True on the engine's own thread."""
+        return threading.current_thread() is self._thread
 
-        Cancelling the returned future cancels the task.
+    def start(self, coro: Coroutine[Any, Any, T], desk: Desk | None = None) -> Running[T]:
+        """Run `coro` on the engine, in a copy of the caller's context, with `desk` as its `current_desk`.
+
+        Any thread.
         """
-        return asyncio.run_coroutine_threadsafe(coro, self.loop)
+        running: Running[T] = Running()
+        context = contextvars.copy_context()
+        if desk is not None:
+            context.run(_desk.set, desk)
+        self.loop.call_soon_threadsafe(running._begin, coro, context=context)
+        return running
 
     def call(self, fn: Callable[..., object], *args: object) -> None:
         """Call `fn` on the engine soon. Any thread."""
         self.loop.call_soon_threadsafe(fn, *args)
 
-    @property
-    def is_here(self) -> bool:
-        """True on the engine's own thread."""
-        return threading.current_thread().name == "kit-loop"
-
 
 engine = Engine()
 
 _desk: contextvars.ContextVar[Desk | None] = contextvars.ContextVar("kit_desk", default=None)
+_inside_job: contextvars.ContextVar[bool] = contextvars.ContextVar("kit_inside_job", default=False)
+_turnstiles: WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Lock] = WeakKeyDictionary()
 
 
 def current_desk() -> Desk | None:
     """The desk of the turn that runs in this context, if any."""
     return _desk.get()
+
+
+class Job(Generic[T]):
+    """One piece of user code on its way to the user's thread; `future` holds what came of it."""
+
+    def __init__(self, fn: Callable[..., T | Awaitable[T]], args: tuple[Any, ...]) -> None:
+        self.future: concurrent.futures.Future[T] = concurrent.futures.Future()
+        self._fn = fn
+        self._args = args
+        self._thread: int | None = None  # set while synchronous code runs
+        self._task: asyncio.Task[Any] | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._lock = threading.Lock()
+        self._interrupted = False
+
+    def run(self) -> Awaitable[None] | None:
+        """Run the synchronous part here; the rest, if any, is returned to be awaited."""
+        if not self.future.set_running_or_notify_cancel():
+            return None
+        try:
+            value = run_job(self)
+        except BaseException as exc:  # carried to the engine, KeyboardInterrupt and SystemExit too
+            self.future.set_exception(exc)
+            return None
+        if not inspect.isawaitable(value):
+            self.future.set_result(value)
+            return None
+        return self._finish(value)
+
+    async def _finish(self, value: Awaitable[T]) -> None:
+        task = asyncio.ensure_future(value)
+        with self._lock:
+            self._task, self._loop = task, asyncio.get_running_loop()
+            if self._interrupted:
+                task.cancel()
+        try:
+            await asyncio.wait([task])
+        except asyncio.CancelledError:
+            task.cancel()
+            await asyncio.wait([task])
+            self.future.set_exception(asyncio.CancelledError())
+            raise
+        if task.cancelled():
+            self.future.set_exception(asyncio.CancelledError())
+        elif (error := task.exception()) is not None:
+            self.future.set_exception(error)
+        else:
+            self.future.set_result(task.result())
+
+    def interrupt(self) -> bool:
+        """Stop it: drop it, cancel its coroutine, or raise `KeyboardInterrupt` in its code. Any thread.
+
+        Returns
+        -------
+        bool
+            False when there was nothing left to stop.
+        """
+        if self.future.cancel():
+            return True
+        with self._lock:
+            self._interrupted = True
+            if self.future.done():
+                return False
+            if self._task is not None and self._loop is not None:
+                self._loop.call_soon_threadsafe(self._task.cancel)
+                return True
+            ident = self._thread
+            if ident is None:
+                return False
+            if ident == threading.main_thread().ident and hasattr(signal, "pthread_kill"):
+                signal.pthread_kill(ident, signal.SIGINT)
+            else:
+                ctypes.pythonapi.PyThreadState_SetAsyncExc(
+                    ctypes.c_ulong(ident), ctypes.py_object(KeyboardInterrupt)
+                )
+            return True
+
+
+def run_job(job: Job[T]) -> T | Awaitable[T]:
+    """Call a job's function; this frame marks user code for `is_job_on`."""
+    with job._lock:
+        job._thread = threading.get_ident()
+        stopped = job._interrupted
+    try:
+        if stopped:
+            raise KeyboardInterrupt
+        return job._fn(*job._args)
+    finally:
+        with job._lock:
+            job._thread = None
+
+
+def is_job_on(frame: FrameType | None) -> bool:
+    """True if `frame` or a caller of it is user code of a job: for SIGINT handlers."""
+    while frame is not None:
+        if frame.f_code is run_job.__code__:
+            return True
+        frame = frame.f_back
+    return False
 
 
 class Desk:
@@ -89,61 +251,68 @@ class Desk:
     Parameters
     ----------
     loop : asyncio loop or None
-        A loop on the user's thread that takes jobs when nobody waits (the kernel's own).
+        A loop on the user's thread that takes jobs while nobody waits (the kernel's own).
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop | None = None) -> None:
-        self._jobs: queue.SimpleQueue[Callable[[], Awaitable[None] | None]] = queue.SimpleQueue()
-        self._servers = 0
-        self._waker: Callable[[], None] | None = None
-        self._idle_loop = loop
-        self._idle_context = contextvars.copy_context() if loop is not None else None
+        self._jobs: queue.SimpleQueue[Job[Any] | None] = queue.SimpleQueue()
         self._lock = threading.Lock()
+        self._wakers: list[Callable[[], None]] = []
+        self._idle_loop: asyncio.AbstractEventLoop | None = None
+        self._idle_context: contextvars.Context | None = None
+        self._draining = False
         self._worker: threading.Thread | None = None
+        if loop is not None:
+            self.attach_loop(loop)
 
     def attach_loop(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Let `loop` take jobs while nobody waits here, in the present context."""
+        """Let `loop` take jobs while nobody waits here, in the present context. Any thread."""
         self._idle_loop, self._idle_context = loop, contextvars.copy_context()
         self._kick()
 
-    # -- engine side
-
-    def post(self, fn: Callable[..., T | Awaitable[T]], *args: Any) -> concurrent.futures.Future[T]:
-        """Run ``fn(*args)`` on the caller's thread; an awaitable result is awaited there.
-
-        The future holds the value or the exception, `KeyboardInterrupt` and `SystemExit` included.
-        Any thread. A job whose future is cancelled before it starts does not run.
-        """
-        future: concurrent.futures.Future[T] = concurrent.futures.Future()
-
-        def job() -> Awaitable[None] | None:
-            if not future.set_running_or_notify_cancel():
-                return None
-            try:
-                value = fn(*args)
-            except BaseException as exc:
-                future.set_exception(exc)
-                return None
-            if not isinstance(value, Awaitable):
-                future.set_result(value)
-                return None
-            return _finish(value, future)
-
+    def post(self, fn: Callable[..., T | Awaitable[T]], *args: Any) -> Job[T]:
+        """Run ``fn(*args)`` on the caller's thread; an awaitable result is awaited there. Any thread."""
+        job: Job[T] = Job(fn, args)
         self._jobs.put(job)
         self._kick()
-        return future
+        return job
+
+    async def run(self, fn: Callable[..., T | Awaitable[T]], *args: Any) -> T:
+        """As `post`, awaited on the engine. Cancelling it interrupts the code and waits until it has ended."""
+        job = self.post(fn, *args)
+        future = asyncio.wrap_future(job.future)
+        try:
+            return await asyncio.shield(future)
+        except asyncio.CancelledError:
+            if future.done():
+                raise
+            await self._stop(job, future)
+            raise
+
+    @staticmethod
+    async def _stop(job: Job[Any], future: asyncio.Future[Any]) -> None:
+        # Code may catch an interrupt or be deep in C: ask again, with patience, but never wait for ever.
+        for pause in (0.2, 0.3, 0.5, 1.0, 1.0, 2.0):
+            job.interrupt()
+            done, _ = await asyncio.wait([future], timeout=pause)
+            if done:
+                break
+        if future.done() and not future.cancelled():
+            future.exception()  # seen: an interrupted job's KeyboardInterrupt is what was asked for
 
     def _kick(self) -> None:
         with self._lock:
-            if self._servers:
-                if self._waker is not None:
-                    self._waker()
+            if self._wakers:
+                for waker in self._wakers:
+                    waker()
+                return
+            if self._jobs.empty():
                 return
             loop, context = self._idle_loop, self._idle_context
             if loop is not None and not loop.is_closed():
-                loop.call_soon_threadsafe(lambda: loop.create_task(self._drain_async(), context=context))
-            elif self._worker is None and not self._jobs.empty():
-                # Nobody waits and there is no kernel: a detached turn in a script. One thread, one job at a time.
+                loop.call_soon_threadsafe(lambda: loop.create_task(self._drain(), context=context))
+            elif self._worker is None:
+                # Nobody waits and there is no kernel: a detached turn in a script.
                 self._worker = threading.Thread(target=self._work, name="kit-user", daemon=True)
                 self._worker.start()
 
@@ -157,120 +326,128 @@ class Desk:
                         self._worker = None
                         return
                 continue
-            waiting = job()
-            if waiting is not None:
-                asyncio.run(_awaited(waiting))
+            _run_here(job)
 
-    async def _drain_async(self) -> None:
-        while True:
-            try:
-                job = self._jobs.get_nowait()
-            except queue.Empty:
-                return
-            waiting = job()
+    async def _drain(self) -> None:
+        if self._draining:
+            return
+        self._draining = True
+        try:
+            while not self._jobs.empty():
+                try:
+                    job = self._jobs.get_nowait()
+                except queue.Empty:
+                    return
+                if job is None:
+                    continue
+                if _inside_job.get():
+                    await self._pass(job)
+                else:
+                    loop = asyncio.get_running_loop()
+                    async with _turnstiles.setdefault(loop, asyncio.Lock()):
+                        await self._pass(job)
+        finally:
+            self._draining = False
+
+    @staticmethod
+    async def _pass(job: Job[Any]) -> None:
+        token = _inside_job.set(True)
+        try:
+            waiting = job.run()
             if waiting is not None:
                 await waiting
+        finally:
+            _inside_job.reset(token)
 
-    # -- the caller's side
+    async def serve(self, running: Running[T]) -> T:
+        """Wait for `running` under the running loop, taking jobs meanwhile.
 
-    async def serve(self, future: concurrent.futures.Future[T]) -> T:
-        """Wait for `future` under the running loop, taking jobs meanwhile.
-
-        Cancelling this wait cancels `future` and waits until it has ended.
+        Cancelling this wait cancels `running` and ends when that has ended.
         """
         loop = asyncio.get_running_loop()
         wake = asyncio.Event()
 
         def waker() -> None:
-            loop.call_soon_threadsafe(wake.set)
+            try:
+                loop.call_soon_threadsafe(wake.set)
+            except RuntimeError:  # the caller's loop was closed meanwhile: nobody is left to wake
+                pass
 
         with self._lock:
-            self._servers += 1
-            self._waker = waker
-        future.add_done_callback(lambda _: _quietly(loop, wake.set))
+            self._wakers.append(waker)
+        running.future.add_done_callback(lambda _: waker())
+        cancelled: asyncio.CancelledError | None = None
         try:
-            while not future.done():
-                await self._drain_async()
-                if future.done():
-                    break
+            while not running.future.done():
                 try:
-                    await wake.wait()
-                except asyncio.CancelledError:
-                    if future.done():
-                        raise
-                    future.cancel()
-                    raise
+                    await self._drain()
+                    if not running.future.done():
+                        await wake.wait()
+                except asyncio.CancelledError as exc:
+                    cancelled = exc
+                    running.cancel()
                 wake.clear()
-            await self._drain_async()
-            return future.result()
         finally:
             with self._lock:
-                self._servers -= 1
-                self._waker = None
+                self._wakers.remove(waker)
             self._kick()
+        if cancelled is not None:
+            raise cancelled
+        return running.future.result()
 
-    def serve_blocking(self, future: concurrent.futures.Future[T]) -> T:
-        """Wait for `future` on this thread, taking jobs meanwhile; `KeyboardInterrupt` passes through."""
-        nothing: Callable[[], None] = lambda: None  # noqa: E731
+    def serve_blocking(self, running: Running[T]) -> T:
+        """Wait for `running` on this thread, taking jobs meanwhile.
+
+        `KeyboardInterrupt` cancels it, waits until it has ended, and is raised again; a second one
+        does not wait.
+        """
+        waker: Callable[[], None] = lambda: self._jobs.put(None)  # noqa: E731
         with self._lock:
-            self._servers += 1
-        future.add_done_callback(lambda _: self._jobs.put(nothing))
+            self._wakers.append(waker)
+        running.future.add_done_callback(lambda _: waker())
+        interrupted: KeyboardInterrupt | None = None
         try:
-            while not future.done():
+            while not running.future.done():
                 try:
-                    # A time-out, so that an interrupt is seen on every platform.
+                    # With a time-out, so that an interrupt is seen on every platform.
                     job = self._jobs.get(timeout=0.25)
+                    _run_here(job)
                 except queue.Empty:
                     continue
-                waiting = job()
-                if waiting is not None:
-                    _run_here(waiting)
-            return future.result()
+                except KeyboardInterrupt as exc:
+                    if interrupted is not None:
+                        raise
+                    interrupted = exc
+                    running.cancel()
         finally:
             with self._lock:
-                self._servers -= 1
+                self._wakers.remove(waker)
+            self._kick()
+        if interrupted is not None:
+            raise interrupted
+        return running.future.result()
 
 
-async def _finish(value: Awaitable[T], future: concurrent.futures.Future[T]) -> None:
+def _run_here(job: Job[Any] | None) -> None:
+    """Run a job on this thread; a coroutine gets a loop of its own, set aside from one that already runs here."""
+    if job is None:
+        return
+    token = _inside_job.set(True)
     try:
-        result = await value
-    except asyncio.CancelledError as exc:
-        future.set_exception(exc)
-        raise
-    except BaseException as exc:
-        future.set_exception(exc)
-    else:
-        future.set_result(result)
+        waiting = job.run()
+        if waiting is not None:
+            outer = asyncio._get_running_loop()
+            asyncio._set_running_loop(None)  # the pair is documented for authors of event loops; used only here
+            try:
+                asyncio.run(_awaited(waiting))
+            finally:
+                asyncio._set_running_loop(outer)
+    finally:
+        _inside_job.reset(token)
 
 
 async def _awaited(value: Awaitable[None]) -> None:
     await value
-
-
-def _run_here(waiting: Awaitable[None]) -> None:
-    """Await on this thread: a loop of its own, set aside from one that already runs here."""
-    outer = asyncio._get_running_loop()  # documented for event loop implementers: a private pair, used only here
-    asyncio._set_running_loop(None)
-    try:
-        asyncio.run(_awaited(waiting))
-    finally:
-        asyncio._set_running_loop(outer)
-
-
-def _quietly(loop: asyncio.AbstractEventLoop, fn: Callable[[], object]) -> None:
-    try:
-        loop.call_soon_threadsafe(fn)
-    except RuntimeError:  # the caller's loop was closed meanwhile: nobody is left to wake
-        pass
-
-
-def submit_with_desk(coro: Coroutine[Any, Any, T], desk: Desk) -> concurrent.futures.Future[T]:
-    """Run `coro` on the engine, with `desk` as its `current_desk`."""
-    token = _desk.set(desk)
-    try:
-        return engine.submit(coro)
-    finally:
-        _desk.reset(token)
 
 
 def wait(coro: Coroutine[Any, Any, T], desk: Desk | None = None) -> T:
@@ -288,9 +465,4 @@ def wait(coro: Coroutine[Any, Any, T], desk: Desk | None = None) -> T:
         coro.close()
         raise RuntimeError("a sync call on the engine thread would wait for itself; await the async one")
     desk = desk or Desk()
-    future = submit_with_desk(coro, desk)
-    try:
-        return desk.serve_blocking(future)
-    except KeyboardInterrupt:
-        future.cancel()
-        raise
+    return desk.serve_blocking(engine.start(coro, desk))
