@@ -15,10 +15,10 @@ from __future__ import annotations
 
 import html
 import json
+import weakref
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, Protocol
-from weakref import WeakKeyDictionary
 
 from kit_jupyter.errors import UsageError
 from kit_jupyter.messages import (
@@ -89,22 +89,30 @@ class PromptMessage:
 
 
 # One prompt message per stored message for as long as that lives: codecs keep encoded bytes by identity.
-_shown: WeakKeyDictionary[Message, PromptMessage] = WeakKeyDictionary()
+# By identity here too, since a stored message may hold dicts and so has no hash.
+_shown: dict[int, tuple[weakref.ref[Message], PromptMessage]] = {}
+
+SUMMARY_LEAD = "The conversation up to here was summarised:\n\n"
 
 
 def _show(message: Message) -> PromptMessage:
-    known = _shown.get(message)
-    if known is not None:
-        return known
+    known = _shown.get(id(message))
+    if known is not None and known[0]() is message:
+        return known[1]
     match message:
         case ToolResult():
             part = ToolResultPart(message.call_id, message.name, message.parts, message.is_error)
             made = PromptMessage("tool", (part,), message_id=message.id)
+        case Assistant() if message.result.kind == "summary":
+            # From the user's side: a model would take an answer of its own for something to continue.
+            lead = TextPart(SUMMARY_LEAD)
+            made = PromptMessage("user", (lead, *message.parts), message_id=message.id, origin="summary")
         case Assistant():
             made = PromptMessage("assistant", message.parts, message_id=message.id)
         case User() | System():
             made = PromptMessage(message.role, message.parts, message_id=message.id, origin=message.source or "history")
-    _shown[message] = made
+    key = id(message)
+    _shown[key] = (weakref.ref(message, lambda _: _shown.pop(key, None)), made)
     return made
 
 
