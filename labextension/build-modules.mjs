@@ -1,6 +1,6 @@
 // Prepares what is not TypeScript: bundles src/render for the kernel to serve, and takes chat.js, the view that
 // the kernel serves too, into lib/ so that a saved turn is drawn without a kernel.
-import { copyFileSync, existsSync, mkdirSync, statSync } from 'node:fs';
+import { copyFileSync, existsSync, mkdirSync, statSync, writeFileSync } from 'node:fs';
 import { fileURLToPath } from 'node:url';
 
 const here = path => fileURLToPath(new URL(path, import.meta.url));
@@ -21,9 +21,13 @@ if (existsSync(entry)) {
     loader: { '.css': 'text', '.woff2': 'dataurl' },
     logLevel: 'warning'
   });
-  console.log(`render.js: ${size(outfile)}`);
 }
 
+const take = (from, name) => {
+  copyFileSync(here(from), here(`./lib/${name}`));
+  console.log(`${name}: ${size(here(from))}`);
+};
 mkdirSync(here('./lib'), { recursive: true });
-copyFileSync(here('../kit_jupyter/jupyter/static/chat.js'), here('./lib/chat.js'));
-console.log(`chat.js: ${size(here('./lib/chat.js'))}`);
+take('../kit_jupyter/jupyter/static/chat.js', 'chat.js');
+if (existsSync(outfile)) take('../kit_jupyter/jupyter/static/render.js', 'renderer.js');
+else writeFileSync(here('./lib/renderer.js'), 'export default null;\n');

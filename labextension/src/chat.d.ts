@@ -1,10 +1,11 @@
 // The view that the kernel serves (kit_jupyter/jupyter/static/chat.js), copied beside the compiled sources.
+
+/** What a view needs of its kernel: an anywidget model, or anything with these. */
 export interface ChatModel {
-  get(name: string): unknown;
-  set(name: string, value: unknown): void;
-  save_changes(): void;
+  get(name: 'view'): unknown;
+  on(event: 'msg:custom', callback: (content: any) => void): void;
+  off(event: 'msg:custom', callback: (content: any) => void): void;
   send(content: unknown): void;
-  on(event: string, callback: (...args: any[]) => void): void;
-  off(event: string, callback: (...args: any[]) => void): void;
 }
 export function mount(options: { model: ChatModel; el: HTMLElement }): () => void;
+export function mountSaved(options: { bundle: unknown; el: HTMLElement }): () => void;

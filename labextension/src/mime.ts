@@ -2,7 +2,7 @@
 import { IRenderMime } from '@jupyterlab/rendermime-interfaces';
 import { Widget } from '@lumino/widgets';
 
-import { TURN_MIME, mountTurn } from './view';
+import { TURN_MIME, mountSaved } from './view';
 
 class TurnView extends Widget implements IRenderMime.IRenderer {
   constructor(private readonly mimeType: string) {
@@ -12,7 +12,8 @@ class TurnView extends Widget implements IRenderMime.IRenderer {
 
   async renderModel(model: IRenderMime.IMimeModel): Promise<void> {
     this.unmount();
-    this.unmount = mountTurn(this.node, model.data[this.mimeType]);
+    this.node.replaceChildren();
+    this.unmount = mountSaved({ bundle: model.data[this.mimeType], el: this.node });
   }
 
   override dispose(): void {

@@ -1,21 +1,22 @@
-// Mounts the kernel's view (chat.js) where no kernel is needed: over a saved turn.
-import { ChatModel, mount } from './chat';
+// The kernel's view (chat.js) inside Lab: the renderer comes from here, and code can become a cell.
+import { mount, mountSaved } from './chat';
+
+export { mount, mountSaved };
 
 export const TURN_MIME = 'application/vnd.kit.turn+json';
 
-/** Mount a view of `bundle` in `el`; returns who takes it down. */
-export function mountTurn(el: HTMLElement, bundle: unknown): () => void {
-  el.replaceChildren();
-  return mount({ model: savedTurn(bundle), el });
+/** What chat.js looks for on the page before it asks a kernel. */
+interface Page {
+  render?: unknown;
+  loadRender?: () => Promise<unknown>;
+  host?: { insertCell?: (code: string, near: Element) => void };
 }
 
-function savedTurn(bundle: unknown): ChatModel {
-  return {
-    get: name => (name === 'bundle' ? bundle : undefined),
-    set: () => undefined,
-    save_changes: () => undefined,
-    send: () => undefined,
-    on: () => undefined,
-    off: () => undefined
-  };
+/** The one object that all views of a page share. */
+export function page(): Page {
+  const global = globalThis as { __kit__?: Page };
+  return (global.__kit__ ??= {});
 }
+
+// Fetched with the first answer that is drawn, not when Lab starts.
+page().loadRender ??= () => import('./renderer');

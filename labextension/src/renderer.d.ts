@@ -1,0 +1,2 @@
+// The Markdown renderer, bundled from src/render and copied beside the compiled sources.
+export function renderMarkdown(source: string): Node;
