@@ -32,6 +32,7 @@ import os
 import queue
 import signal
 import threading
+import time
 from collections.abc import Awaitable, Callable, Coroutine
 from types import FrameType
 from typing import Any, Generic, TypeVar
@@ -317,7 +318,13 @@ class Desk:
                 self._worker.start()
 
     def _work(self) -> None:
+        # A caller who has just started a turn and is about to wait for it serves its jobs itself.
+        time.sleep(0.1)
         while True:
+            with self._lock:
+                if self._wakers:
+                    self._worker = None
+                    return
             try:
                 job = self._jobs.get(timeout=1.0)
             except queue.Empty:
