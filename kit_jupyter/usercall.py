@@ -1,0 +1,263 @@
+"""One run of user code on the user's thread, which the engine can stop.
+
+Theory of operation
+-------------------
+The engine hands a `UserCall` to the user's thread (`ToolContext.on_user_thread`) and awaits it.
+Whatever the code does, raises `SystemExit` or recurses without end, comes back as a value (`Done`),
+so nothing can tear down the engine's loop or the kernel's. When the engine's wait is cancelled (a
+stop, a time-out), the code is stopped *before* the cancel goes on: code that awaits by cancelling
+its task, code that computes or blocks by a `KeyboardInterrupt` in its thread. So no work stays
+behind the user's back.
+
+On the main thread the interrupt is a real SIGINT, since only that ends a blocking call such as
+``time.sleep``. Our handler raises only while this call's frames are on the stack, swallows a signal
+of ours that came too late, and passes everyone else's on to the handler that was there before. On
+another thread the exception is set asynchronously and is seen at the next bytecode.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import concurrent.futures
+import ctypes
+import inspect
+import signal
+import threading
+import time
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from types import FrameType
+from typing import Any, Literal, Protocol
+
+__all__ = ["Done", "UserCall", "UserThread"]
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    """How the code ended.
+
+    Parameters
+    ----------
+    value : object
+        What it returned.
+    error : BaseException or None
+        What it raised.
+    interrupted : bool
+        A person or the engine stopped it; its own ``raise KeyboardInterrupt`` does not count.
+    """
+
+    value: Any = None
+    error: BaseException | None = None
+    interrupted: bool = False
+
+
+class UserThread(Protocol):
+    """The way to the user's thread; a `ToolContext` is one."""
+
+    async def on_user_thread(self, fn: Callable[..., Any], *args: Any) -> Any: ...
+
+
+class UserCall:
+    """Runs ``fn()`` on the user's thread; an awaitable result is awaited there.
+
+    Parameters
+    ----------
+    fn : callable
+        Without arguments.
+
+    Notes
+    -----
+    Use it once: ``done = await UserCall(fn).run(context)``. A call that was stopped before it
+    began does not begin.
+    """
+
+    def __init__(self, fn: Callable[[], Any]) -> None:
+        self._fn = fn
+        self._lock = threading.Lock()
+        self._state: Literal["waiting", "running", "ended"] = "waiting"
+        self._ended: concurrent.futures.Future[None] = concurrent.futures.Future()
+        self._thread = 0
+        self._began = False
+        self._on_main = False
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._task: asyncio.Task[Done] | None = None
+        self._pending = False  # an interrupt of ours is on its way
+        self._stopped = False  # the engine asked for a stop
+        self._signalled = False  # a person's SIGINT came while our frames were on the stack
+
+    # -- the user's thread
+
+    def __call__(self) -> Done | Awaitable[Done]:
+        """Run; called by the user's thread."""
+        with self._lock:
+            if self._state != "waiting":
+                return Done(interrupted=True)
+            self._state = "running"
+            self._began = True
+            self._thread = threading.get_ident()
+            self._on_main = threading.current_thread() is threading.main_thread()
+        _enter(self)
+        try:
+            done = _guard(self, self._fn)
+        except KeyboardInterrupt as exc:  # it hit between our own lines
+            done = Done(error=exc)
+        if done.error is None and inspect.isawaitable(done.value):
+            return self._await(done.value)
+        return self._close(done)
+
+    async def _await(self, value: Awaitable[Any]) -> Done:
+        self._loop = asyncio.get_running_loop()
+        self._task = asyncio.ensure_future(_guard_async(self, value))
+        if self._stopped:
+            self._task.cancel()
+        try:
+            return self._close(await asyncio.shield(self._task))
+        except asyncio.CancelledError:
+            self._task.cancel()
+            self._stopped = True
+            self._close(await self._task)
+            raise
+
+    def _close(self, done: Done) -> Done:
+        # A signal that is on its way must still meet our handler, not the one we put back.
+        deadline = time.monotonic() + 0.5
+        while self._pending and self._on_main and time.monotonic() < deadline:
+            time.sleep(0.001)
+        while True:
+            try:
+                with self._lock:
+                    self._state = "ended"
+                    self._pending = False
+                    if not self._on_main:
+                        ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(self._thread), None)
+                break
+            except KeyboardInterrupt:
+                continue
+        _leave(self)
+        self._ended.set_result(None)
+        stopped = self._stopped or self._signalled
+        cut = isinstance(done.error, KeyboardInterrupt | asyncio.CancelledError)
+        return Done(done.value, done.error, interrupted=stopped and cut)
+
+    # -- the engine
+
+    async def run(self, context: UserThread) -> Done:
+        """Run it there and wait; a cancelled wait stops the code first, then is cancelled."""
+        there = asyncio.ensure_future(context.on_user_thread(self))
+        try:
+            done = await asyncio.shield(there)
+        except asyncio.CancelledError:
+            # Stopped by us, gently and then firmly; only a call still in the queue, or one that
+            # will not end, is left to the queue's own cancel.
+            if not await self.stop() or not self._began:
+                there.cancel()
+            await asyncio.wait([there])
+            raise
+        return done if isinstance(done, Done) else Done(interrupted=True)
+
+    async def stop(self, *, patience_seconds: float = 10.0) -> bool:
+        """End the code: cancel, then interrupt, again and again; False when it would not end.
+
+        Code that holds the interpreter in one long call of a compiled library, or that catches
+        every interrupt, cannot be ended from outside; that is the one case of False.
+        """
+        self._stopped = True
+        with self._lock:
+            if self._state == "waiting":
+                self._state = "ended"
+                self._ended.set_result(None)
+                return True
+        ended = asyncio.wrap_future(self._ended)
+        deadline = time.monotonic() + patience_seconds
+        wait_seconds = 0.1
+        while not self._ended.done() and time.monotonic() < deadline:
+            loop, task = self._loop, self._task
+            if loop is not None and task is not None and wait_seconds == 0.1:
+                loop.call_soon_threadsafe(task.cancel)  # first the gentle way; it may block inside, then the other
+            else:
+                self.interrupt()
+            try:
+                await asyncio.wait([ended], timeout=wait_seconds)
+            except asyncio.CancelledError:
+                continue  # asked twice; our caller is being cancelled already
+            wait_seconds = 0.4
+        return self._ended.done()
+
+    def interrupt(self) -> None:
+        """Raise `KeyboardInterrupt` in the code if it runs right now. Any thread."""
+        self._stopped = True
+        with self._lock:
+            if self._state != "running":
+                return
+            if self._on_main:
+                self._pending = True
+                if hasattr(signal, "pthread_kill"):
+                    signal.pthread_kill(self._thread, signal.SIGINT)
+                else:  # Windows: no signal to a thread; seen when the running call returns
+                    signal.raise_signal(signal.SIGINT)
+            else:
+                ctypes.pythonapi.PyThreadState_SetAsyncExc(
+                    ctypes.c_ulong(self._thread), ctypes.py_object(KeyboardInterrupt)
+                )
+
+
+def _guard(call: UserCall, fn: Callable[[], Any]) -> Done:
+    """Run; its frame on the stack means that user code is running now."""
+    try:
+        return Done(fn())
+    except BaseException as exc:
+        return Done(error=exc)
+
+
+async def _guard_async(call: UserCall, value: Awaitable[Any]) -> Done:
+    try:
+        return Done(await value)
+    except BaseException as exc:  # cancelled included: this task is ours and ends here
+        return Done(error=exc)
+
+
+# ---------------------------------------------------------------- SIGINT, main thread only
+
+_active: list[UserCall] = []
+_previous: Any = None
+_GUARDS = (_guard.__code__, _guard_async.__code__)
+
+
+def _enter(call: UserCall) -> None:
+    global _previous
+    if not call._on_main:
+        return
+    if not _active:
+        _previous = signal.getsignal(signal.SIGINT)
+        signal.signal(signal.SIGINT, _on_sigint)
+    _active.append(call)
+
+
+def _leave(call: UserCall) -> None:
+    global _previous
+    if not call._on_main:
+        return
+    _active.remove(call)
+    if not _active:
+        if signal.getsignal(signal.SIGINT) is _on_sigint:  # else someone laid theirs over ours; leave it
+            signal.signal(signal.SIGINT, signal.default_int_handler if _previous is None else _previous)
+        _previous = None
+
+
+def _on_sigint(signum: int, frame: FrameType | None) -> None:
+    on_stack = []
+    while frame is not None:
+        if frame.f_code in _GUARDS:
+            on_stack.append(frame.f_locals["call"])
+        frame = frame.f_back
+    ours = [call for call in _active if call._pending]
+    for call in ours:
+        call._pending = False
+    if ours:
+        if any(call in on_stack for call in ours):
+            raise KeyboardInterrupt
+        return
+    for call in on_stack:
+        call._signalled = True
+    if callable(_previous):
+        _previous(signum, frame)
