@@ -90,8 +90,11 @@ $(STAMP)-demo: $(BIN)/python pyproject.toml constraints.txt kit_jupyter/labexten
 	@$(call install,demo$(comma)local$(comma)lab,about 250 MB)
 	@touch $@
 
-$(STAMP)-test: $(BIN)/python pyproject.toml constraints.txt kit_jupyter/labextension/static/style.js
+$(STAMP)-test: $(BIN)/python pyproject.toml constraints.txt tests/labextension/package-lock.json kit_jupyter/labextension/static/style.js
 	@$(call install,test,about 600 MB)
+	@$(call say,Test tools for the browser side (31 MB))
+	@PATH="$$PATH:$(abspath $(BIN))" npm --prefix tests/labextension ci --no-audit --no-fund || \
+	 echo "npm could not install them: the tests of the keymap in TypeScript will be skipped."
 	@touch $@ $(STAMP)-demo
 
 $(STAMP)-docs: $(BIN)/python pyproject.toml
