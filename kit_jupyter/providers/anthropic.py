@@ -1,0 +1,803 @@
+"""The Anthropic Messages wire: `ModelRequest` to ``/v1/messages`` and its events to deltas.
+
+Theory of operation
+-------------------
+*Sent.* Blocks of each prompt message are encoded once and kept; a request joins them into user and
+assistant messages that alternate, results first. ``messages`` is the last field of the body, so all
+that comes before a new message is the same bytes as last time.
+
+*Cache marks.* ``cache_control`` stands on the system prompt (else the last tool) and on the last two
+user-side messages that later requests will show again, so that a step finds what the step before has
+written however many blocks it added. The marks move; without them the bytes of a history are a prefix
+of the next request's. Quirk ``no-cache-control`` leaves them out, and so does ``cache_control`` in
+`ModelRequest.extra`, which is the service's own automatic form.
+
+*Given back unchanged.* Signatures, redacted thinking, citations and server blocks, to the service that
+made them; signatures only to the model that made them, as both are bound to it. Thinking of other
+wires is left out: the service refuses it without a signature, and as plain text it would teach the
+model to think aloud in its answers. Server blocks of other wires are left out too.
+
+*Instructions inside the history* (a steer) are ``role: system`` where the model takes that, which it does
+only as the last thing before an answer; everywhere else they are text on the user's side in a
+``<system-reminder>`` envelope.
+
+Sources: the service's documentation of the Messages API, streaming, prompt caching, extended and
+adaptive thinking, structured outputs, mid-conversation system messages; recorded exchanges.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from kit_jupyter.errors import ProviderError, UsageError
+from kit_jupyter.messages import (
+    Citation,
+    CitationDelta,
+    Finished,
+    MediaPart,
+    ModelDelta,
+    Native,
+    NativeDelta,
+    PartAdded,
+    RefusalPart,
+    ResponseFacts,
+    ServerPart,
+    TextDelta,
+    TextPart,
+    ThinkingDelta,
+    ThinkingPart,
+    Tokens,
+    ToolCallDelta,
+    ToolCallPart,
+    ToolCallStart,
+    UsageDelta,
+)
+from kit_jupyter.prompt import PromptMessage, ToolResultPart
+from kit_jupyter.provider import ModelRequest
+from kit_jupyter.providers._errors import cut, not_json, refusal, said_in_stream
+from kit_jupyter.providers._history import (
+    CallIds,
+    Step,
+    arguments_of,
+    cannot_carry,
+    is_own,
+    is_stable,
+    left_out,
+    reminder,
+    steps,
+    text_of_media,
+)
+from kit_jupyter.providers._json import Pieces, dumps, loads
+from kit_jupyter.providers._schema import close_objects, is_closed
+from kit_jupyter.providers.codec import Endpoint, HttpCall, ServerEvent
+
+__all__ = ["WIRE", "AnthropicCodec"]
+
+WIRE = "anthropic-messages"
+VERSION = "2023-06-01"
+IMAGES = ("image/jpeg", "image/png", "image/gif", "image/webp")
+MARK = b',"cache_control":{"type":"ephemeral"}'
+FIRST = b'{"type":"text","text":"[the conversation goes on]"}'  # the first message must be the user's
+# Keywords that structured outputs refuse; they become words of the description.
+UNSUPPORTED = frozenset(
+    {"minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf"}
+    | {"minLength", "maxLength", "maxItems", "uniqueItems", "minProperties", "maxProperties"}
+)
+BUDGETS = {"low": 2048, "medium": 8192, "high": 16384}  # tokens, for models that take a budget only
+ANSWER_TOOL = "final_answer"
+
+STOPS = {
+    "end_turn": "stop",
+    "max_tokens": "length",
+    "model_context_window_exceeded": "length",
+    "stop_sequence": "stop_sequence",
+    "tool_use": "tool_calls",
+    "pause_turn": "pause",
+    "compaction": "pause",
+    "refusal": "refusal",
+}
+
+
+# ---------------------------------------------------------------- what a model takes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Takes:
+    """What a model accepts, told from its name."""
+
+    max_tokens: int = 8192
+    thinks: bool = True
+    adaptive: bool = False
+    can_stop_thinking: bool = True
+    sampling: bool = True
+    schema: bool = False
+    system_turns: bool = False
+
+
+_NAME = re.compile(
+    r"claude-(?:(\d)(?:[-.](\d{1,2}))?-)?(opus|sonnet|haiku|fable|mythos|instant)(?:-(\d{1,2})(?!\d)(?:[-.](\d{1,2})(?!\d))?)?"
+)
+
+
+def takes(model_id: str) -> Takes:
+    """What a model accepts; a stranger that speaks this wire is asked for nothing special.
+
+    Examples
+    --------
+    >>> takes("claude-sonnet-4-5-20250929").adaptive, takes("anthropic/claude-opus-4.8").adaptive
+    (False, True)
+    >>> takes("claude-3-5-haiku-latest").thinks, takes("glm-4.6").schema
+    (False, False)
+    """
+    match = _NAME.search(model_id)
+    if match is None:
+        return Takes()
+    family = match[3]
+    version = (int(match[1] or match[4] or 0), int((match[2] if match[1] else match[5]) or 0))
+    if family in ("fable", "mythos"):
+        return Takes(
+            max_tokens=32000, adaptive=True, can_stop_thinking=False, sampling=False, schema=True, system_turns=True
+        )
+    if version < (3, 7):
+        return Takes(max_tokens=8192 if version >= (3, 5) else 4096, thinks=False)
+    is_opus = family == "opus"
+    return Takes(
+        max_tokens=32000,
+        adaptive=version >= ((5, 0) if family == "haiku" else (4, 6)),
+        can_stop_thinking=not (is_opus and version >= (5, 5)),
+        sampling=version < ((4, 7) if is_opus else (5, 0)),
+        schema=version >= ((4, 1) if is_opus else (4, 5)),
+        system_turns=is_opus and version >= (4, 8),
+    )
+
+
+def _answer_tool(request: ModelRequest) -> str | None:
+    """Name of the tool that carries a structured answer, where the model or the schema needs one."""
+    if request.format is None:
+        return None
+    if takes(request.model.id).schema and is_closed(request.format):
+        return None
+    name = ANSWER_TOOL
+    while any(spec.name == name for spec in request.tools):
+        name += "_"
+    return name
+
+
+# ---------------------------------------------------------------- encode
+
+
+class AnthropicCodec:
+    """The Messages wire; see the module's text for what goes where.
+
+    Raises
+    ------
+    UsageError
+        From `encode`, for media the wire has no form for (audio, video, unknown images) and for an empty
+        request.
+
+    Notes
+    -----
+    Holds encoded bytes of prompt messages by identity, no state of a stream. `ModelRequest.temperature` is
+    left out for models that refuse any. ``tools`` in `ModelRequest.extra` are added to the request's own, for
+    tools that the service runs; all other keys of it replace fields of the body.
+    """
+
+    wire = WIRE
+
+    def __init__(self) -> None:
+        self._pieces = Pieces()
+
+    def encode(self, request: ModelRequest, endpoint: Endpoint) -> HttpCall:
+        """The HTTP request."""
+        head = self._head(request, endpoint)
+        marks = "no-cache-control" not in endpoint.quirks and "cache_control" not in head
+        if marks:
+            _mark_head(head)
+        body = dumps(head)[:-1] + b',"messages":[' + self._messages(request, endpoint, marks) + b"]}"
+        headers = {
+            "content-type": "application/json",
+            "accept": "text/event-stream" if head.get("stream") else "application/json",
+            "anthropic-version": VERSION,
+        }
+        if "bearer" in endpoint.quirks:
+            headers["authorization"] = f"Bearer {endpoint.api_key}"
+        elif endpoint.api_key:
+            headers["x-api-key"] = endpoint.api_key
+        headers.update(endpoint.headers)
+        return HttpCall(url=_url(endpoint), headers=headers, body=body, stream=bool(head.get("stream")))
+
+    def decoder(self, request: ModelRequest, endpoint: Endpoint) -> AnthropicDecoder:
+        """A fresh decoder for one answer."""
+        return AnthropicDecoder(request, endpoint)
+
+    def error(
+        self, status: int, headers: Mapping[str, str], body: bytes, request: ModelRequest, endpoint: Endpoint
+    ) -> ProviderError:
+        """The error that a refused answer means."""
+        return refusal(status, headers, body, request, endpoint)
+
+    # -- all but the history
+
+    def _head(self, request: ModelRequest, endpoint: Endpoint) -> dict[str, Any]:
+        model = takes(request.model.id)
+        extra = dict(request.extra)
+        head: dict[str, Any] = {
+            "model": request.model.id,
+            "max_tokens": request.max_tokens or extra.get("max_tokens") or model.max_tokens,
+            "stream": True,
+        }
+        if request.system.strip():
+            head["system"] = [{"type": "text", "text": request.system}]
+        tools: list[Any] = [_tool(spec) for spec in request.tools] + list(extra.pop("tools", None) or ())
+        choice: dict[str, Any] | None = None
+        match request.tool_choice:
+            case "auto":
+                pass
+            case "none":
+                choice = {"type": "none"}
+            case "required":
+                choice = {"type": "any"}
+            case name:
+                choice = {"type": "tool", "name": name}
+        answer_tool = _answer_tool(request)
+        if answer_tool is not None:
+            tools.append(
+                {
+                    "name": answer_tool,
+                    "description": "Give the final answer to the user, once, when all else is done.",
+                    "input_schema": _object_schema(request.format or {}),
+                }
+            )
+            if choice is None or choice["type"] == "none":
+                # With other tools about, the model must use one of them or this one; alone it must use this.
+                choice = {"type": "any"} if request.tools and choice is None else {"type": "tool", "name": answer_tool}
+        output: dict[str, Any] = {}
+        if request.format is not None and answer_tool is None:
+            output["format"] = {"type": "json_schema", "schema": close_objects(request.format, UNSUPPORTED)}
+        thinking = _thinking(request, model, head["max_tokens"], choice)
+        if thinking is not None:
+            head["thinking"] = thinking
+        if model.adaptive and request.thinking is not None:
+            if request.thinking != "off":
+                output["effort"] = request.thinking
+            elif not model.can_stop_thinking:
+                output["effort"] = "low"
+        is_thinking = thinking is not None and thinking["type"] != "disabled"
+        if request.temperature is not None and model.sampling and not is_thinking:
+            head["temperature"] = request.temperature
+        if request.stop:
+            head["stop_sequences"] = list(request.stop)
+        if tools:
+            head["tools"] = tools
+            if choice is not None:
+                if is_thinking and not model.adaptive and choice["type"] in ("any", "tool"):
+                    choice = None  # refused together with a thinking budget
+                else:
+                    head["tool_choice"] = choice
+        if output:
+            head["output_config"] = output
+        head.update(extra)
+        return head
+
+    # -- the history
+
+    def _messages(self, request: ModelRequest, endpoint: Endpoint, marks: bool) -> bytes:
+        model = takes(request.model.id)
+        out = _Out()
+        ids = CallIds(r"[A-Za-z0-9_-]{1,64}")
+        origin = endpoint.name
+        scope = f"{origin}/{request.model.id}"
+        stable = True
+        for step in steps(request.messages):
+            ids.new_step()
+            lost = _lost_calls(step, origin)
+            for message in step.answers:
+                sent = tuple(ids.of_call(p.call_id) for p in message.parts if type(p) is ToolCallPart)
+                key = ("answer", scope, sent, lost)
+                blocks = self._pieces.get(message, key, lambda m: _answer(m, sent, scope, origin, lost))  # noqa: B023
+                stable = stable and is_stable(message)
+                if blocks:
+                    out.add(b"assistant", blocks)
+            for message in step.results:
+                sent = tuple(ids.of_result(p.call_id) for p in message.parts if isinstance(p, ToolResultPart))
+                blocks = self._pieces.get(message, ("result", sent), lambda m: _results(m, sent))  # noqa: B023
+                stable = stable and (is_stable(message) or message.origin == "repair")
+                out.add(b"user", blocks, stable)
+            tail = _system_tail(step) if model.system_turns else len(step.said)
+            for message in step.said[:tail]:
+                blocks = self._pieces.get(message, "said", _said)
+                stable = stable and is_stable(message)
+                if blocks:
+                    out.add(b"user", blocks, stable)
+            for message in step.said[tail:]:
+                out.add(b"system", self._pieces.get(message, "system", _system))
+        return out.join(marks)
+
+
+class _Out:
+    """Blocks of messages, joined into messages that alternate."""
+
+    __slots__ = ("_bytes", "_role", "_runs", "_spots")
+
+    def __init__(self) -> None:
+        self._bytes: list[bytes] = []
+        self._role = b""
+        self._runs = 0
+        self._spots: list[tuple[int, int]] = []  # run, place of a block list that a cache mark may end
+
+    def add(self, role: bytes, blocks: bytes, stable: bool = False) -> None:
+        if role == self._role:
+            self._bytes.append(b",")
+        else:
+            if self._role:
+                self._bytes.append(b"]},")
+            elif role != b"user":
+                self._bytes.append(b'{"role":"user","content":[' + FIRST + b"]},")
+            self._bytes.append(b'{"role":"' + role + b'","content":[')
+            self._role = role
+            self._runs += 1
+        if stable:
+            self._spots.append((self._runs, len(self._bytes)))
+        self._bytes.append(blocks)
+
+    def join(self, marks: bool) -> bytes:
+        if not self._bytes:
+            raise UsageError("nothing to send: the request holds no message with content")
+        if marks and self._spots:
+            last_run, last = self._spots[-1]
+            before = next((place for run, place in reversed(self._spots) if run < last_run), None)
+            for place in (last, before):
+                if place is not None:
+                    self._bytes[place] = self._bytes[place][:-1] + MARK + b"}"
+        self._bytes.append(b"]}")
+        return b"".join(self._bytes)
+
+
+def _url(endpoint: Endpoint) -> str:
+    base = endpoint.base_url.rstrip("/")
+    if not base.endswith("/messages"):
+        base += "/messages" if re.search(r"/v\d+$", base) else "/v1/messages"
+    return base + _query(endpoint)
+
+
+def _query(endpoint: Endpoint) -> str:
+    from urllib.parse import urlencode
+
+    return f"?{urlencode(endpoint.query)}" if endpoint.query else ""
+
+
+def _tool(spec: Any) -> dict[str, Any]:
+    tool = {"name": spec.name, "description": spec.description, "input_schema": _object_schema(spec.schema)}
+    if not spec.description:
+        del tool["description"]
+    if spec.strict:
+        tool["strict"] = True
+    return tool
+
+
+def _object_schema(schema: Mapping[str, Any]) -> dict[str, Any]:
+    return {"type": "object", "properties": {}} if not schema else dict(schema)
+
+
+def _mark_head(head: dict[str, Any]) -> None:
+    mark = {"type": "ephemeral"}
+    system = head.get("system")
+    if isinstance(system, list) and system:
+        head["system"] = [*system[:-1], {**system[-1], "cache_control": mark}]
+    elif not system and head.get("tools"):
+        head["tools"] = [*head["tools"][:-1], {**head["tools"][-1], "cache_control": mark}]
+
+
+def _thinking(
+    request: ModelRequest, model: Takes, max_tokens: int, choice: dict[str, Any] | None
+) -> dict[str, Any] | None:
+    if request.thinking is None or not model.thinks:
+        return None
+    if request.thinking == "off":
+        return {"type": "disabled"} if model.can_stop_thinking else None
+    if model.adaptive:
+        return {"type": "adaptive", "display": "summarized"}
+    # A budget is at least 1024 and below max_tokens, and no tool may be forced beside it.
+    forced = choice is not None and choice["type"] in ("any", "tool") and _answer_tool(request) is None
+    if max_tokens <= 1024 or forced:
+        return None
+    return {"type": "enabled", "budget_tokens": max(1024, min(BUDGETS[request.thinking], max_tokens // 2))}
+
+
+def _lost_calls(step: Step, origin: str) -> frozenset[str]:
+    """Server calls without a result that an interruption left behind; at the very end they are a pause."""
+    calls: set[str] = set()
+    results: set[str] = set()
+    for message in step.answers:
+        for part in message.parts:
+            if type(part) is ServerPart and is_own(part.native, WIRE, origin):
+                block = part.native.data["block"]
+                if part.kind == "call":
+                    calls.add(block.get("id", ""))
+                else:
+                    results.add(block.get("tool_use_id", ""))
+    if not calls or not (step.results or step.said):
+        return frozenset()
+    return frozenset(calls - results)
+
+
+def _system_tail(step: Step) -> int:
+    """Where the instructions begin that close this step; there must be something of the user before them."""
+    tail = len(step.said)
+    while tail and step.said[tail - 1].role == "system" and _system(step.said[tail - 1]):
+        tail -= 1
+    has_user = bool(step.results) or any(_said(message) for message in step.said[:tail])
+    return tail if has_user else len(step.said)
+
+
+def _answer(message: PromptMessage, sent: tuple[str, ...], scope: str, origin: str, lost: frozenset[str]) -> bytes:
+    blocks: list[bytes] = []
+    thoughts = 0  # at the end: a last thinking block is refused
+    calls = iter(sent)
+    for part in message.parts:
+        block: bytes | None = None
+        match part:
+            case TextPart(text=text, native=native):
+                if text.strip():
+                    made: dict[str, Any] = {"type": "text", "text": text}
+                    if is_own(native, WIRE, origin) and native is not None and native.data.get("citations"):
+                        made["citations"] = native.data["citations"]
+                    block = dumps(made)
+            case RefusalPart(text=text):
+                block = dumps({"type": "text", "text": text}) if text.strip() else None
+            case ThinkingPart(text=text, native=native):
+                if native is not None and is_own(native, WIRE, scope):
+                    if "data" in native.data:
+                        block = dumps({"type": "redacted_thinking", "data": native.data["data"]})
+                    elif "signature" in native.data:
+                        signature = native.data["signature"]
+                        block = dumps({"type": "thinking", "thinking": text, "signature": signature})
+                if block is not None:
+                    blocks.append(block)
+                    thoughts += 1
+                continue
+            case ToolCallPart(name=name, native=native):
+                made = {"type": "tool_use", "id": next(calls), "name": name}
+                more = native.data["more"] if native is not None and is_own(native, WIRE, origin) else {}
+                tail = dumps(more)[1:-1]
+                block = dumps(made)[:-1] + b',"input":' + arguments_of(part, dumps) + (tail and b"," + tail) + b"}"
+            case ServerPart(native=native):
+                if is_own(native, WIRE, origin) and native.data["block"].get("id") not in lost:
+                    block = dumps(native.data["block"])
+            case MediaPart():
+                block = dumps({"type": "text", "text": left_out(part)})
+        if block is not None:
+            blocks.append(block)
+            thoughts = 0
+    return b",".join(blocks[: len(blocks) - thoughts])
+
+
+def _results(message: PromptMessage, sent: tuple[str, ...]) -> bytes:
+    blocks = []
+    for part, call_id in zip((p for p in message.parts if isinstance(p, ToolResultPart)), sent, strict=True):
+        content = []
+        for inner in part.parts:
+            if isinstance(inner, MediaPart):
+                content.append(_media(inner) or {"type": "text", "text": left_out(inner)})
+            elif isinstance(inner, TextPart | RefusalPart) and inner.text.strip():
+                content.append({"type": "text", "text": inner.text})
+        block: dict[str, Any] = {"type": "tool_result", "tool_use_id": call_id}
+        if content:
+            block["content"] = content
+        if part.is_error:
+            block["is_error"] = True
+            # An error without a word is refused.
+            block.setdefault("content", [{"type": "text", "text": "error"}])
+        blocks.append(dumps(block))
+    return b",".join(blocks)
+
+
+def _said(message: PromptMessage) -> bytes:
+    if message.role == "system":
+        text = reminder(message)
+        return dumps({"type": "text", "text": text}) if text else b""
+    blocks = []
+    for part in message.parts:
+        if isinstance(part, MediaPart):
+            media = _media(part)
+            if media is None:
+                hint = "it takes PNG, JPEG, GIF and WebP images, PDF and text; leave the part out or take another model"
+                raise cannot_carry(part, WIRE, message, hint)
+            blocks.append(dumps(media))
+        elif isinstance(part, TextPart) and part.text.strip():
+            blocks.append(dumps({"type": "text", "text": part.text}))
+    return b",".join(blocks)
+
+
+def _system(message: PromptMessage) -> bytes:
+    texts = [part.text for part in message.parts if isinstance(part, TextPart) and part.text.strip()]
+    return b",".join(dumps({"type": "text", "text": text}) for text in texts)
+
+
+def _media(part: MediaPart) -> dict[str, Any] | None:
+    kind = part.media_type.partition(";")[0].strip().lower()
+    if kind == "image/jpg":
+        kind = "image/jpeg"
+    if kind in IMAGES:
+        return {"type": "image", "source": {"type": "base64", "media_type": kind, "data": part.data}}
+    if kind == "application/pdf":
+        source = {"type": "base64", "media_type": kind, "data": part.data}
+    elif (text := text_of_media(part)) is not None and text.strip():
+        source = {"type": "text", "media_type": "text/plain", "data": text}
+    else:
+        return None
+    return {"type": "document", "source": source, **({"title": part.name} if part.name else {})}
+
+
+# ---------------------------------------------------------------- decode
+
+
+class AnthropicDecoder:
+    """Events of one answer to deltas; a part's index is the block's."""
+
+    __slots__ = (
+        "_answer_tool",
+        "_blocks",
+        "_called",
+        "_endpoint",
+        "_inputs",
+        "_is_done",
+        "_request",
+        "_stop",
+        "_usage",
+    )
+
+    def __init__(self, request: ModelRequest, endpoint: Endpoint) -> None:
+        self._request, self._endpoint = request, endpoint
+        self._answer_tool = _answer_tool(request)
+        self._blocks: dict[int, dict[str, Any]] = {}  # open blocks
+        self._inputs: dict[int, list[str]] = {}  # pieces of an input that is not streamed on
+        self._usage: dict[str, Any] = {}
+        self._stop: dict[str, Any] = {}
+        self._called = False
+        self._is_done = False
+
+    def feed(self, event: ServerEvent) -> Iterable[ModelDelta]:
+        """Deltas of one event."""
+        try:
+            value = loads(event.data)
+        except ValueError:
+            if event.data in (b"[DONE]", "[DONE]"):  # gateways
+                return ()
+            raise not_json(event.data, self._request, self._endpoint) from None
+        try:
+            kind = value.get("type") or event.name
+            if kind == "content_block_delta":
+                delta = value["delta"]
+                if delta["type"] == "text_delta":
+                    return (TextDelta(value["index"], delta["text"]),)
+                return self._delta(value["index"], delta)
+            return self._event(kind, value)
+        except (KeyError, TypeError, AttributeError, IndexError):
+            raise not_json(event.data, self._request, self._endpoint) from None
+
+    def whole(self, body: bytes) -> Iterable[ModelDelta]:
+        """Deltas of a whole answer."""
+        try:
+            value = loads(body)
+            if value.get("type") == "error" or "content" not in value:
+                raise said_in_stream(value, self._request, self._endpoint)
+            out = [*self._event("message_start", {"message": value})]
+            for index, block in enumerate(value["content"]):
+                out += self._begin(index, block)
+                out += self._end_block(index)
+            out += self._event("message_delta", {"delta": value, "usage": value.get("usage")})
+            out += self._finish()
+        except (ValueError, KeyError, TypeError, AttributeError):
+            raise not_json(body, self._request, self._endpoint, where="the answer") from None
+        return out
+
+    def end(self) -> Iterable[ModelDelta]:
+        """The body ended."""
+        if self._is_done:
+            return ()
+        if not self._stop.get("stop_reason"):
+            raise cut(self._request, self._endpoint)
+        return self._finish()
+
+    def _event(self, kind: str, value: dict[str, Any]) -> Iterable[ModelDelta]:
+        match kind:
+            case "content_block_start":
+                return self._begin(value["index"], value["content_block"])
+            case "content_block_stop":
+                return self._end_block(value["index"])
+            case "message_start":
+                message = value["message"]
+                facts = ResponseFacts(message.get("id"), message.get("model"))
+                tokens = self._count(message.get("usage"), is_first=True)
+                return (facts, UsageDelta(tokens)) if tokens != Tokens() else (facts,)
+            case "message_delta":
+                self._stop.update({k: v for k, v in value["delta"].items() if v is not None and k.startswith("stop")})
+                tokens = self._count(value.get("usage"))
+                return (UsageDelta(tokens),) if tokens != Tokens() else ()
+            case "message_stop":
+                return self._finish()
+            case "error":
+                raise said_in_stream(value, self._request, self._endpoint)
+        if "error" in value and kind not in ("ping",):
+            raise said_in_stream(value, self._request, self._endpoint)
+        return ()
+
+    # -- blocks
+
+    def _begin(self, index: int, block: dict[str, Any]) -> Iterable[ModelDelta]:
+        self._blocks[index] = block
+        kind = block["type"]
+        match kind:
+            case "text":
+                cited = [self._cite(index, c) for c in block.get("citations") or ()]
+                return [TextDelta(index, block.get("text") or ""), *cited]
+            case "thinking":
+                opened: list[ModelDelta] = [ThinkingDelta(index, block.get("thinking") or "")]
+                if block.get("signature"):
+                    opened.append(self._native(index, signature=block["signature"]))
+                return opened
+            case "redacted_thinking":
+                native = Native(WIRE, {"from": self._scope, "data": block["data"]})
+                return (PartAdded(index, ThinkingPart("", native, redacted=True)),)
+            case "tool_use":
+                self._inputs[index] = []
+                if block["name"] == self._answer_tool:
+                    return (TextDelta(index, ""),)
+                self._called = True
+                start = ToolCallStart(index, block["id"], block["name"])
+                more = {k: v for k, v in block.items() if k not in ("type", "id", "name", "input")}
+                if not more:
+                    return (start,)
+                return (start, NativeDelta(index, Native(WIRE, {"from": self._endpoint.name, "more": more})))
+        if "input" in block:
+            self._inputs[index] = []
+        return ()
+
+    def _delta(self, index: int, delta: dict[str, Any]) -> Iterable[ModelDelta]:
+        match delta["type"]:
+            case "input_json_delta":
+                piece = delta["partial_json"]
+                block = self._blocks[index]
+                self._inputs.setdefault(index, []).append(piece)
+                if block["type"] != "tool_use" or not piece:
+                    return ()
+                if block["name"] == self._answer_tool:
+                    return (TextDelta(index, piece),)
+                return (ToolCallDelta(index, piece),)
+            case "thinking_delta":
+                return (ThinkingDelta(index, delta["thinking"]),)
+            case "signature_delta":
+                return (self._native(index, signature=delta["signature"]),)
+            case "citations_delta":
+                return (self._cite(index, delta["citation"], keep=True),)
+        # What we do not know yet: strings grow, all else is replaced, as with the kinds we know.
+        block = self._blocks[index]
+        for key, value in delta.items():
+            if key != "type":
+                old = block.get(key)
+                block[key] = old + value if isinstance(old, str) and isinstance(value, str) else value
+        return ()
+
+    def _end_block(self, index: int) -> Iterable[ModelDelta]:
+        block = self._blocks.pop(index, None)
+        if block is None:
+            return ()
+        kind = block["type"]
+        pieces = "".join(self._inputs.pop(index, ()))
+        match kind:
+            case "text":
+                cited = block.get("citations")
+                if not cited:
+                    return ()
+                return (NativeDelta(index, Native(WIRE, {"from": self._endpoint.name, "citations": cited})),)
+            case "thinking" | "redacted_thinking":
+                return ()
+            case "tool_use":
+                is_answer = block["name"] == self._answer_tool
+                if pieces or (not block.get("input") and not is_answer):
+                    return ()
+                # A whole answer, or a gateway that sends the input at once.
+                text = json.dumps(block.get("input") or {}, ensure_ascii=False)
+                return (TextDelta(index, text) if is_answer else ToolCallDelta(index, text),)
+        if pieces:
+            try:
+                block["input"] = loads(pieces)
+            except ValueError:
+                block["input"] = {"INVALID_JSON": pieces}
+        return (PartAdded(index, _server_part(block, self._endpoint.name)),)
+
+    @property
+    def _scope(self) -> str:
+        return f"{self._endpoint.name}/{self._request.model.id}"
+
+    def _native(self, index: int, **facts: Any) -> NativeDelta:
+        return NativeDelta(index, Native(WIRE, {"from": self._scope, **facts}))
+
+    def _cite(self, index: int, raw: dict[str, Any], *, keep: bool = False) -> CitationDelta:
+        if keep:
+            block = self._blocks[index]
+            block["citations"] = [*(block.get("citations") or ()), raw]
+        return CitationDelta(
+            index,
+            Citation(
+                url=raw.get("url") or raw.get("source") or "",
+                title=raw.get("title") or raw.get("document_title") or "",
+                text=raw.get("cited_text") or "",
+            ),
+        )
+
+    # -- facts
+
+    def _count(self, usage: Any, *, is_first: bool = False) -> Tokens:
+        if not isinstance(usage, dict):
+            return Tokens()
+        self._usage.update({key: value for key, value in usage.items() if value is not None})
+        known = self._usage
+        if "input_tokens" not in known and "output_tokens" not in known:
+            return Tokens()
+        read, written = known.get("cache_read_input_tokens"), known.get("cache_creation_input_tokens")
+        fresh = known.get("input_tokens")
+        details = known.get("output_tokens_details") or {}
+        return Tokens(
+            input=None if fresh is None else fresh + (read or 0) + (written or 0),
+            # At the start it is a placeholder of a few tokens.
+            output=None if is_first else known.get("output_tokens"),
+            reasoning=None if is_first else details.get("thinking_tokens"),
+            cache_read=read or 0,  # services before caching, and some gateways, do not name the two
+            cache_write=written or 0,
+        )
+
+    def _finish(self) -> Iterable[ModelDelta]:
+        if self._is_done:
+            return ()
+        self._is_done = True
+        raw = self._stop.get("stop_reason")
+        reason = STOPS.get(raw or "", "other")
+        if raw == "tool_use" and self._answer_tool is not None and not self._called:
+            reason = "stop"
+        details = self._stop.get("stop_details")
+        said = ""
+        if raw == "stop_sequence":
+            said = self._stop.get("stop_sequence") or ""
+        elif raw == "model_context_window_exceeded":
+            said = "the context window is full"
+        elif isinstance(details, dict):
+            said = details.get("explanation") or details.get("category") or ""
+        return (Finished(reason, raw, said),)
+
+
+def _server_part(block: dict[str, Any], origin: str) -> ServerPart:
+    kind = block["type"]
+    native = Native(WIRE, {"from": origin, "block": block})
+    if kind.endswith("tool_use"):
+        return ServerPart("call", block.get("name") or kind, native, _shown(block.get("input")))
+    if kind.endswith("tool_result"):
+        return ServerPart("result", kind.removesuffix("_tool_result"), native, _shown(block.get("content")))
+    return ServerPart("block", kind, native, _shown(block.get("content")))
+
+
+def _shown(value: Any) -> str:
+    """What a reader is shown of a server block: its words, not its ciphers."""
+    match value:
+        case str():
+            return value
+        case list():
+            return "\n".join(line for line in map(_shown, value) if line)
+        case {"url": str(url), **rest}:
+            title = rest.get("title") or ""
+            return f"{title} {url}".strip()
+        case {"error_code": str(code)}:
+            return f"error: {code}"
+        case {"stdout": str(out), **rest}:
+            return "\n".join(text for text in (out.rstrip(), str(rest.get("stderr") or "").rstrip()) if text)
+        case dict():
+            for key in ("text", "query", "code", "command", "url", "content", "tool_references", "tool_name"):
+                if value.get(key):
+                    return _shown(value[key])
+            return ", ".join(f"{k}: {v}" for k, v in value.items() if isinstance(v, str | int) and k != "type")
+    return ""
