@@ -2,14 +2,42 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol, runtime_checkable
 
 from kit_jupyter.messages import ModelDelta, ModelRef, ToolSpec
 from kit_jupyter.prompt import PromptMessage
 
-__all__ = ["ModelInfo", "ModelRequest", "Provider"]
+__all__ = ["ModelInfo", "ModelRequest", "Provider", "RetryNotice", "retry_listener"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RetryNotice:
+    """A model call failed and will be tried again after a wait.
+
+    Parameters
+    ----------
+    attempt, max_attempts : int
+        The attempt that failed, from 1, and how many there will be at most.
+    delay_seconds : float
+        How long is waited first.
+    error : str
+        What happened, without secrets.
+    code : str
+        Code of the error's class, for example ``rate_limited``.
+    """
+
+    attempt: int
+    max_attempts: int
+    delay_seconds: float
+    error: str
+    code: str
+
+
+retry_listener: ContextVar[Callable[[RetryNotice], None] | None] = ContextVar("kit_retry_listener", default=None)
+"""Called on the engine before each wait; set it in the task that reads the stream."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -360,9 +360,8 @@ def refusal(
 def said_in_stream(payload: Any, request: ModelRequest, endpoint: Endpoint) -> ProviderError:
     """The error object that came inside a 200 answer; its numeric code counts as status if it is one."""
     said = read_error(payload)
-    status = next(
-        (int(word) for word in (said.code, said.type) if str(word).isdigit() and 400 <= int(str(word)) < 600), None
-    )
+    words = [str(word) for word in (said.code, said.type)]
+    status = next((int(word) for word in words if word.isdigit() and 400 <= int(word) < 600), None)
     return refusal(status, {}, payload, request, endpoint, said=said)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import weakref
 from collections.abc import Callable, Hashable, Mapping
+from functools import partial
 from typing import Any
 
 from pydantic_core import from_json
@@ -58,14 +59,14 @@ class Pieces:
         key = id(message)
         known = self._kept.get(key)
         if known is None or known[0]() is not message:
-            known = self._kept[key] = (weakref.ref(message, lambda _, key=key: self._forget(key)), {})
+            known = self._kept[key] = (weakref.ref(message, partial(self._forget, key)), {})
         pieces = known[1]
         piece = pieces.get(variant)
         if piece is None:
             piece = pieces[variant] = make(message)
         return piece
 
-    def _forget(self, key: int) -> None:
+    def _forget(self, key: int, _: object) -> None:
         known = self._kept.get(key)
         if known is not None and known[0]() is None:
             del self._kept[key]

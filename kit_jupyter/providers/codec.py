@@ -9,7 +9,10 @@ these three; nothing else does I/O.
 
 Law: the result of a stream does not depend on how its bytes are cut (framing happens before), and
 the wire bytes of request *n*'s history are a prefix of request *n+1*'s. Encoded pieces are kept per
-`PromptMessage` by identity, so that a request costs what is new in it.
+`PromptMessage` by identity (`_json.Pieces`), so that a request costs what is new in it.
+
+What all wires share stands beside: ``_json`` (`dumps`, `loads`, `Pieces`) and ``_errors`` (`refusal`
+for a refused answer, `said_in_stream` for an error inside a 200 answer, `cut`, `not_json`).
 """
 
 from __future__ import annotations
@@ -75,6 +78,10 @@ class Decoder(Protocol):
 
     def feed(self, event: ServerEvent) -> Iterable[ModelDelta]:
         """Deltas of one event; unknown events are kept or passed over, never an error.
+
+        `Finished` may come here when the protocol says that the answer is complete (``[DONE]``,
+        ``message_stop``): `_wire` holds it back, waits a moment for the body's end, and calls `end`.
+        The last `Finished` counts.
 
         Raises
         ------
