@@ -224,11 +224,10 @@ def _parts(values: object) -> tuple[Part, ...]:
 
 
 def _message(role: object, parts: object) -> tuple[Role, tuple[Part, ...]]:
-    match role:
-        case PromptMessage():
-            role, parts = role.role, role.parts
-        case {"role": named, "parts": listed}:
-            role, parts = named, listed
+    if isinstance(role, PromptMessage):
+        parts, role = role.parts, role.role
+    elif isinstance(role, Mapping):
+        parts, role = role.get("parts", ()), role.get("role")
     if role == "user":
         return "user", _parts(parts)
     if role == "assistant":
@@ -466,7 +465,7 @@ class PromptEditor:
             self._sent += 1
 
     def _warn_cache(self, at: int, operation: str) -> None:
-        if at < self._sent:
+        if at < self._sent or operation == "prepend":
             self._warnings.append(
                 f"{self._author}: {operation} changes what was sent before; the provider's prompt cache is lost "
                 "from there on (append keeps it)"
