@@ -9,7 +9,7 @@ that comes before a new message is the same bytes as last time.
 *Cache marks.* ``cache_control`` stands on the system prompt (else the last tool) and on the last two
 user-side messages that later requests will show again, so that a step finds what the step before has
 written however many blocks it added. The marks move; without them the bytes of a history are a prefix
-of the next request's. Quirk ``no-cache-control`` leaves them out, and so does ``cache_control`` in
+of the next request's. Quirk ``no_cache_control`` leaves them out, and so does ``cache_control`` in
 `ModelRequest.extra`, which is the service's own automatic form.
 
 *Given back unchanged.* Signatures, redacted thinking, citations and server blocks, to the service that
@@ -194,7 +194,7 @@ class AnthropicCodec:
     def encode(self, request: ModelRequest, endpoint: Endpoint) -> HttpCall:
         """The HTTP request."""
         head = self._head(request, endpoint)
-        marks = "no-cache-control" not in endpoint.quirks and "cache_control" not in head
+        marks = "no_cache_control" not in endpoint.quirks and "cache_control" not in head
         if marks:
             _mark_head(head)
         body = dumps(head)[:-1] + b',"messages":[' + self._messages(request, endpoint, marks) + b"]}"
