@@ -218,7 +218,9 @@ SUMMARY_SYSTEM = (
 )
 
 
-def summary_prompt(messages: Sequence[Message], previous: str, instructions: str | None, *, prefix: bool = False) -> str:
+def summary_prompt(
+    messages: Sequence[Message], previous: str, instructions: str | None, *, prefix: bool = False
+) -> str:
     """What the summarising model is asked."""
     body = f"<conversation>\n{transcript_text(messages)}\n</conversation>\n\n"
     if prefix:
@@ -229,8 +231,8 @@ def summary_prompt(messages: Sequence[Message], previous: str, instructions: str
     elif previous:
         task = (
             f"<previous-summary>\n{previous}\n</previous-summary>\n\n"
-            "Update the previous summary with the conversation above: keep what still holds, add what is new, move what "
-            f"is finished to Done. Use these headings:\n\n{HEADINGS}"
+            "Update the previous summary with the conversation above: keep what still holds, add what is new, move "
+            f"what is finished to Done. Use these headings:\n\n{HEADINGS}"
         )
     else:
         task = f"Summarise the conversation above. Use these headings:\n\n{HEADINGS}"

@@ -34,6 +34,9 @@ from kit_jupyter.messages import Assistant, Message, ModelDelta, Part, ServerPar
 __all__ = ["EVENT_TYPES", "Event", "EventBus", "Subscription"]  # and every record below, see EVENT_TYPES
 
 
+NO_USAGE = Usage()
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Event:
     """Stamp of every event.
@@ -83,7 +86,7 @@ class TurnEnd(Event):
     stop_reason: str
     error: str = ""
     error_code: str = ""
-    usage: Usage = Usage()
+    usage: Usage = NO_USAGE
     steps: int = 0
     entry_id: str = ""
 
@@ -435,7 +438,7 @@ def event_from_json(value: dict[str, Any]) -> Event:
 
     cls = EVENT_TYPES[value["type"]]
     names = {f.name for f in dataclasses.fields(cls)}
-    return cast(Event, TypeAdapter(cls).validate_python({k: v for k, v in value.items() if k in names}))
+    return TypeAdapter(cls).validate_python({k: v for k, v in value.items() if k in names})
 
 
 Observer = Callable[[Any], object]
@@ -462,7 +465,7 @@ class Subscription(AbstractContextManager["Subscription"]):
         self._fn = fn
         self._types = types
         self._inline = inline
-        self._is_async = inspect.iscoroutinefunction(fn) or inspect.iscoroutinefunction(getattr(fn, "__call__", None))
+        self._is_async = inspect.iscoroutinefunction(fn) or inspect.iscoroutinefunction(type(fn).__call__)
         self._queue: deque[Event] = deque()
         self._lock = threading.Lock()
         self._busy = False
@@ -477,9 +480,7 @@ class Subscription(AbstractContextManager["Subscription"]):
             self._queue.clear()
         self._bus._remove(self)
 
-    def __exit__(
-        self, kind: type[BaseException] | None, exc: BaseException | None, tb: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: type[BaseException] | None, exc: BaseException | None, tb: TracebackType | None) -> None:
         self._bus.settle(timeout_seconds=1.0)
         self()
 
@@ -599,6 +600,11 @@ class EventBus:
         """Wait until observers on threads have seen all that was emitted; True if they have."""
         end = time.monotonic() + timeout_seconds
         return all(s._idle.wait(max(0.0, end - time.monotonic())) for s in self._threaded())
+
+    @property
+    def has_threaded(self) -> bool:
+        """True if an observer runs on worker threads."""
+        return any(True for _ in self._threaded())
 
     def _threaded(self) -> Iterator[Subscription]:
         return (s for s in self._subscriptions if not s._inline and not s._is_async)

@@ -155,6 +155,13 @@ class Inbox:
         self._changed()
         return True
 
+    def refuse(self, ticket: Ticket) -> None:
+        """Give back a ticket that no turn took: it ends ``returned``, and is listed as unsent."""
+        with self._lock:
+            ticket.state = "returned"
+            self._returned.append(ticket)
+        self._say_returned([ticket])
+
     def _take(self, kind: Kind, *, everything: bool) -> list[Ticket]:
         waiting = self._queues[kind]
         taken = waiting[:] if everything else waiting[:1]

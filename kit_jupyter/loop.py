@@ -217,9 +217,7 @@ class Job(Generic[T]):
             if ident == threading.main_thread().ident and hasattr(signal, "pthread_kill"):
                 signal.pthread_kill(ident, signal.SIGINT)
             else:
-                ctypes.pythonapi.PyThreadState_SetAsyncExc(
-                    ctypes.c_ulong(ident), ctypes.py_object(KeyboardInterrupt)
-                )
+                ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(ident), ctypes.py_object(KeyboardInterrupt))
             return True
 
 

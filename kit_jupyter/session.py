@@ -29,7 +29,7 @@ from hashlib import blake2b
 from pathlib import Path
 from typing import Annotated, Any, Self, cast
 
-from kit_jupyter.errors import SessionError, UsageError
+from kit_jupyter.errors import SessionError
 from kit_jupyter.messages import Assistant, Message, System, ToolResult, User, new_id, now, text_of
 from kit_jupyter.prompt import PromptMessage
 
@@ -54,7 +54,7 @@ def data_dir() -> Path:
 
 
 def project_root(cwd: Path | None = None) -> Path:
-    """The folder a project is known by: the nearest one upwards that holds ``.git`` or ``pyproject.toml``, else `cwd`."""
+    """The folder a project is known by: the nearest upwards with ``.git`` or ``pyproject.toml``, else `cwd`."""
     here = (cwd or Path.cwd()).resolve()
     for folder in (here, *here.parents):
         if (folder / ".git").exists() or (folder / "pyproject.toml").exists():
@@ -102,7 +102,7 @@ class Entry:
     ----------
     id, parent : str, str or None
     type : str
-        ``message``, ``compaction``, ``branch_summary``, ``leaf``, ``label``, ``name``, ``custom``, or one we do not know.
+        ``message``, ``compaction``, ``branch_summary``, ``leaf``, ``label``, ``name``, ``custom``, or an unknown one.
     body : dict
         The other fields of the line.
     """
@@ -185,14 +185,16 @@ class _File:
             header = json.loads(first)
         except ValueError as exc:
             raise SessionError(
-                f"{self.path.name}, line 1: not a session file (the first line is not its header)", path=self.path, line=1
+                f"{self.path.name}, line 1: not a session file (the first line is not its header)",
+                path=self.path,
+                line=1,
             ) from exc
         if not isinstance(header, dict) or header.get("type") != "session":
             raise SessionError(f"{self.path.name}, line 1: not a session file", path=self.path, line=1)
         version = str(header.get("version", ""))
         if version.split(".")[0] != str(VERSION):
             raise SessionError(
-                f"{self.path.name} is of version {version}, this kit-jupyter reads version {VERSION}; upgrade to open it",
+                f"{self.path.name} is of version {version}, this kit-jupyter reads {VERSION}; upgrade to open it",
                 path=self.path,
                 line=1,
             )
@@ -252,7 +254,8 @@ class _File:
             lock = os.open(lock_path, os.O_RDWR | os.O_CREAT, 0o600)
         except OSError as exc:
             raise SessionError(
-                f"cannot write {self.path}: {exc.strerror or exc}; set KIT_DATA_DIR or use session='memory'", path=self.path
+                f"cannot write {self.path}: {exc.strerror or exc}; set KIT_DATA_DIR or use session='memory'",
+                path=self.path,
             ) from exc
         if not _try_lock(lock):
             holder = os.read(lock, 32).decode("ascii", "replace").strip() or "unknown"
@@ -421,11 +424,11 @@ class Session:
         """
         path = Path(which)
         if not path.exists():
-            matches = [i for i in cls.list() if i.id == str(which) or i.name == str(which)]
-            matches = matches or [i for i in cls.list() if i.id.startswith(str(which))]
+            matches = [i for i in cls.listing() if i.id == str(which) or i.name == str(which)]
+            matches = matches or [i for i in cls.listing() if i.id.startswith(str(which))]
             if len(matches) != 1:
                 many = "is not unique" if matches else "is not here"
-                raise SessionError(f"session {str(which)!r} {many}; Session.list() shows those of this project")
+                raise SessionError(f"session {str(which)!r} {many}; Session.listing() shows those of this project")
             path = matches[0].path
         file = _File(path)
         session = cls(file.read_header(), file)
@@ -435,7 +438,7 @@ class Session:
         return session
 
     @classmethod
-    def list(cls, folder: Path | None = None) -> list[SessionInfo]:
+    def listing(cls, folder: Path | None = None) -> list[SessionInfo]:
         """The sessions of this project, newest first; unreadable files are left out."""
         folder = folder if folder is not None else sessions_dir()
         found = []
@@ -477,7 +480,8 @@ class Session:
 
     def _read_one(self) -> Entry | None:
         """One more entry from the end of the file; None at its start."""
-        assert self._backwards is not None and self._file is not None
+        assert self._backwards is not None
+        assert self._file is not None
         for offset, line, complete in self._backwards:
             if offset == 0:
                 break  # the header
@@ -489,7 +493,9 @@ class Session:
                         f"{self._file.path.name}: the last line is torn and was left out; nothing acknowledged is lost"
                     )
                 else:
-                    self.warnings.append(f"{self._file.path.name}: a line at byte {offset} cannot be read ({exc}), left out")
+                    self.warnings.append(
+                        f"{self._file.path.name}: a line at byte {offset} cannot be read ({exc}), left out"
+                    )
         self._backwards = None
         return None
 
@@ -692,7 +698,9 @@ class Session:
 
     def append_custom(self, kind: str, content: Any) -> Entry:
         """Store an extension's own record; it is not sent and does not move the leaf."""
-        return self._write(Entry("custom", new_id("ent"), self._leaf, now().created, {"kind": kind, "content": content}))
+        return self._write(
+            Entry("custom", new_id("ent"), self._leaf, now().created, {"kind": kind, "content": content})
+        )
 
     def custom(self, kind: str) -> list[Any]:
         """Contents of the records of `kind`, oldest first."""

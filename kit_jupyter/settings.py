@@ -111,16 +111,18 @@ class TurnOptions:
 class Settings(Configurable):
     """Settings of a Kit, each with its help; ``c.Kit...`` in IPython's configuration sets them."""
 
-    model = traitlets.Unicode("", help="Model as provider/id; empty: chosen by keys in the environment, else local.").tag(
-        config=True
-    )
+    model = traitlets.Unicode(
+        "", help="Model as provider/id; empty: chosen by keys in the environment, else local."
+    ).tag(config=True)
     system = traitlets.Unicode("", help="System prompt of every turn; empty: a short default.").tag(config=True)
     agent = traitlets.Unicode("kit", help="Name under which turns are stored.").tag(config=True)
     max_steps = traitlets.Int(50, min=1, help="Model calls in one turn at most.").tag(config=True)
     thinking = traitlets.Enum((None, *THINKING), default_value=None, allow_none=True, help="Thinking level.").tag(
         config=True
     )
-    temperature = traitlets.Float(None, allow_none=True, min=0.0, max=2.0, help="None: the service's own.").tag(config=True)
+    temperature = traitlets.Float(None, allow_none=True, min=0.0, max=2.0, help="None: the service's own.").tag(
+        config=True
+    )
     max_tokens = traitlets.Int(None, allow_none=True, min=1, help="Limit of one answer; None: the service's own.").tag(
         config=True
     )
@@ -130,12 +132,18 @@ class Settings(Configurable):
     rerun = traitlets.Enum(
         ("replace", "append"), default_value="replace", help="Running a cell again replaces its turn, or appends one."
     ).tag(config=True)
-    steering_mode = traitlets.Enum(("one", "all"), default_value="all", help="Steers taken at one boundary.").tag(config=True)
+    steering_mode = traitlets.Enum(("one", "all"), default_value="all", help="Steers taken at one boundary.").tag(
+        config=True
+    )
     follow_up_mode = traitlets.Enum(("one", "all"), default_value="one", help="Follow-ups taken at one stop.").tag(
         config=True
     )
-    auto_compact = traitlets.Bool(True, help="Summarise old history near the end of the context window.").tag(config=True)
-    reserve_tokens = traitlets.Int(16_384, min=256, help="Tokens of the window kept free for the answer.").tag(config=True)
+    auto_compact = traitlets.Bool(True, help="Summarise old history near the end of the context window.").tag(
+        config=True
+    )
+    reserve_tokens = traitlets.Int(16_384, min=256, help="Tokens of the window kept free for the answer.").tag(
+        config=True
+    )
     keep_recent_tokens = traitlets.Int(20_000, min=0, help="Recent tokens that a summary leaves as they are.").tag(
         config=True
     )
