@@ -44,11 +44,14 @@ class Done:
         What it raised.
     interrupted : bool
         A person or the engine stopped it; its own ``raise KeyboardInterrupt`` does not count.
+    by_person : bool
+        It was a person's SIGINT.
     """
 
     value: Any = None
     error: BaseException | None = None
     interrupted: bool = False
+    by_person: bool = False
 
 
 class UserThread(Protocol):
@@ -137,7 +140,7 @@ class UserCall:
         self._ended.set_result(None)
         stopped = self._stopped or self._signalled
         cut = isinstance(done.error, KeyboardInterrupt | asyncio.CancelledError)
-        return Done(done.value, done.error, interrupted=stopped and cut)
+        return Done(done.value, done.error, interrupted=stopped and cut, by_person=self._signalled and cut)
 
     # -- the engine
 
@@ -261,3 +264,5 @@ def _on_sigint(signum: int, frame: FrameType | None) -> None:
         call._signalled = True
     if callable(_previous):
         _previous(signum, frame)
+        if on_stack:  # one that only notes the signal (asyncio's) would leave blocking code running
+            raise KeyboardInterrupt
