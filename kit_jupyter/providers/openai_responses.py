@@ -69,7 +69,7 @@ from kit_jupyter.providers._json import Pieces, dumps, loads
 from kit_jupyter.providers._schema import is_strict, title_of
 from kit_jupyter.providers.codec import Endpoint, HttpCall, ServerEvent
 
-__all__ = ["WIRE", "ResponsesCodec"]
+__all__ = ["WIRE", "OpenAIResponsesCodec"]
 
 WIRE = "openai-responses"
 IMAGES = ("image/png", "image/jpeg", "image/gif", "image/webp")
@@ -80,7 +80,7 @@ OPENAI_REASONING = re.compile(r"(^|[/.])(o\d|gpt-[5-9])")
 # ---------------------------------------------------------------- encode
 
 
-class ResponsesCodec:
+class OpenAIResponsesCodec:
     """The Responses wire; see the module's text for what goes where.
 
     Raises
@@ -125,9 +125,9 @@ class ResponsesCodec:
             url += "?" + urlencode(endpoint.query)
         return HttpCall(url=url, headers=headers, body=body, stream=bool(head.get("stream")))
 
-    def decoder(self, request: ModelRequest, endpoint: Endpoint) -> ResponsesDecoder:
+    def decoder(self, request: ModelRequest, endpoint: Endpoint) -> OpenAIResponsesDecoder:
         """A fresh decoder for one answer."""
-        return ResponsesDecoder(request, endpoint)
+        return OpenAIResponsesDecoder(request, endpoint)
 
     def error(
         self, status: int, headers: Mapping[str, str], body: bytes, request: ModelRequest, endpoint: Endpoint
@@ -359,7 +359,7 @@ class _Item:
         self.is_done = False
 
 
-class ResponsesDecoder:
+class OpenAIResponsesDecoder:
     """Events of one answer to deltas; parts are numbered in the order in which they begin."""
 
     __slots__ = ("_endpoint", "_is_done", "_items", "_kinds", "_next", "_request")
