@@ -229,7 +229,7 @@ def _is_code(value: str) -> bool:
 
 
 def _is_random(value: str) -> bool:
-    return len(value) >= 16 and bool(re.search(r"\d", value)) and bool(re.search(r"[A-Za-z]", value))
+    return bool(re.fullmatch(r"(?=.*[A-Za-z])(?=(?:.*\d){3})[A-Za-z0-9+/_=.~-]{16,}", value))
 
 
 masker = Masker()
