@@ -53,6 +53,7 @@ from kit_jupyter.permissions import (
     PendingApprover,
     Policy,
     Question,
+    RuleStore,
     StdinApprover,
     approver_of,
     policy_of,
@@ -234,7 +235,7 @@ class Kit:
         self._is_closed = False
         self.is_attended = False
         self.front: Any = None
-        self.policy: Policy = policy_of(self.settings.permissions)
+        self.policy: Policy = policy_of(self.settings.permissions, store=RuleStore(project_root()))
         self._front = _Front(self, approver_of(approver))
         self.session = self._open_session(session)
         self.host = ExtensionHost.build(

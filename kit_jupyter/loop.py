@@ -194,6 +194,12 @@ class Job(Generic[T]):
         else:
             self.future.set_result(task.result())
 
+    @property
+    def was_interrupted(self) -> bool:
+        """True when its result says (``by_person``) that Ctrl-C ended it; the wait should end too."""
+        done = self.future.done() and not self.future.cancelled() and self.future.exception() is None
+        return done and bool(getattr(self.future.result(), "by_person", False))
+
     def interrupt(self) -> bool:
         """Stop it: drop it, cancel its coroutine, or raise `KeyboardInterrupt` in its code. Any thread.
 
@@ -417,6 +423,8 @@ class Desk:
                     # With a time-out, so that an interrupt is seen on every platform.
                     job = self._jobs.get(timeout=0.25)
                     _run_here(job)
+                    if job is not None and job.was_interrupted:
+                        raise KeyboardInterrupt
                 except queue.Empty:
                     continue
                 except KeyboardInterrupt as exc:

@@ -185,11 +185,13 @@ class _Context:
         self.tool_name = call.name
         self.turn_id = turn.id
         self.session_id = turn.house.session.id
+        self.session = turn.house.session
         self.cell = turn.cell
         self.messages = turn.house.session.messages
 
     def progress(self, text: str, *, stream: str = "stdout", parts: tuple[Part, ...] = ()) -> None:
-        self._turn.say(ev.ToolOutput, self.call_id, text, stream, parts)
+        shown = self._turn.house.mask(ToolOutcome(parts=(TextPart(text), *parts)))
+        self._turn.say(ev.ToolOutput, self.call_id, shown.text, stream, parts)
 
     async def on_user_thread(self, fn: Callable[..., T | Awaitable[T]], *args: Any) -> T:
         return await (current_desk() or self._turn.house.desk).run(fn, *args)
@@ -785,7 +787,9 @@ class Turn:
         try:
             outcome = await self._judge_and_run(call, parsed, tools)
         except ToolError as exc:
-            outcome = ToolOutcome.of_text(exc.message, is_error=True)
+            outcome = self.house.mask(ToolOutcome.of_text(exc.message, is_error=True))
+        if outcome.details.get("interrupted"):  # a person pressed Ctrl-C or Interrupt in the tool's code
+            self.abort()
         return outcome
 
     async def _judge_and_run(
