@@ -113,7 +113,7 @@ def request_of(case: WireCase) -> ModelRequest:
 
 def endpoint_of(case: WireCase, quirks: frozenset[str] = frozenset()) -> Endpoint:
     meta = case.load("case")
-    return Endpoint(name=meta["provider"], base_url="https://host.invalid/v1", api_key="test", quirks=quirks)
+    return Endpoint(name=meta["provider"], base_url="https://host.invalid/v1", api_key="sk-not-a-key", quirks=quirks)
 
 
 def decode(case: WireCase, pieces: Iterator[bytes], quirks: frozenset[str] = frozenset()) -> Outcome:
