@@ -27,17 +27,29 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar, cast, runtime_checkable
 
 from kit_jupyter.errors import ExtensionError, KitError, UsageError
 from kit_jupyter.guestcall import GuestTimeout, call, call_blocking, is_async
+from kit_jupyter.hooks import (
+    CHAINED,
+    HANDLED,
+    HOOKS,
+    REQUIRED,
+    BeforeTool,
+    BeforeTurn,
+    CompactionPlan,
+    HookFacts,
+    StepPlan,
+)
+from kit_jupyter.installed import ENTRY_POINT_GROUP, Installed, list_installed
 from kit_jupyter.loop import engine
-from kit_jupyter.messages import Message, ToolCallPart
+from kit_jupyter.messages import ToolCallPart
 from kit_jupyter.prompt import PromptEditor, PromptMessage
 from kit_jupyter.tool import Tool, ToolOutcome, as_tool
-from kit_jupyter.trifecta import Contribution, Report, tree, walk
+from kit_jupyter.trifecta import UNNAMED, Contribution, Report, tree, walk
 
 if TYPE_CHECKING:
     from kit_jupyter.events import Event
@@ -65,166 +77,8 @@ __all__ = [
 ]
 
 T = TypeVar("T")
-ENTRY_POINT_GROUP: Final = "kit_jupyter.extensions"
 HOOK_TIMEOUT_SECONDS: Final = 10.0
 SLOW_SNIPPET_SECONDS: Final = 0.25
-
-# ---------------------------------------------------------------- what hooks get and give
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BeforeTool:
-    """A gate's word on a call: block it with a reason, or change its arguments."""
-
-    block: bool = False
-    reason: str = ""
-    arguments: Mapping[str, Any] | None = field(default=None, hash=False)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BeforeTurn:
-    """What a before-turn hook may change: the prompt's text, the system prompt, text added beside it."""
-
-    prompt: str | None = None
-    system: str | None = None
-    inject: str | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StepPlan:
-    """What one model call will use; a prepare-step hook returns a changed copy."""
-
-    number: int
-    tools: tuple[Tool, ...]
-    tool_choice: str = "auto"
-    model: str = ""
-    temperature: float | None = None
-    max_tokens: int | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CompactionPlan:
-    """What is about to be summarised; a before-compact hook may cancel it or bring the summary."""
-
-    reason: str
-    messages: tuple[Message, ...]
-    tokens_before: int
-    instructions: str | None = None
-    cancel: bool = False
-    cancel_reason: str = ""
-    summary: str | None = None
-
-
-class _Handled:
-    def __repr__(self) -> str:
-        return "HANDLED"
-
-
-HANDLED: Final = _Handled()
-"""Returned by an on-input hook that has dealt with the text: no turn begins."""
-
-
-@dataclass(frozen=True, slots=True)
-class HookFacts:
-    """One row of the hook table: when a hook is called, what it gets and returns, and what a failure does.
-
-    Parameters
-    ----------
-    name : str
-    when, gets, returns, on_error : str
-        For the documentation; checked against it by a test.
-    required : bool
-        A class that does not inherit from `Extension` must have it.
-    """
-
-    name: str
-    when: str
-    gets: str
-    returns: str
-    on_error: str
-    required: bool = False
-
-
-_BUILD_FAILS = "construction fails, closers run"
-_PASSED_OVER = "reported, passed over"
-
-HOOKS: Final[tuple[HookFacts, ...]] = (
-    HookFacts(
-        "configure", "at once when added, while the Kit is built, once per instance", "c", "-", _BUILD_FAILS, True
-    ),
-    HookFacts(
-        "system_prompt_snippets",
-        "after every configure, and at each clear",
-        "nothing",
-        "list of text; None and blank dropped",
-        "reported, no section from it; slow: a warning",
-        True,
-    ),
-    HookFacts("bind", "when the Kit has its tools, prompt and id", "ctx", "-", _BUILD_FAILS, True),
-    HookFacts(
-        "on_user_message",
-        "after each user message was stored: a prompt, or a delivered steer",
-        "ctx, content",
-        "text for a reference block, or None",
-        _PASSED_OVER,
-        True,
-    ),
-    HookFacts("on_conversation_reset", "in a clear, after the Reset event", "ctx", "-", _PASSED_OVER, True),
-    HookFacts(
-        "trifecta_contribution",
-        "when the trifecta report is asked for",
-        "tools",
-        "Contribution or None; another type raises",
-        "reported, shown as a gap",
-    ),
-    HookFacts(
-        "on_input",
-        "before a prompt is stored",
-        "text, source",
-        "other text, HANDLED, or None; chained",
-        _PASSED_OVER,
-    ),
-    HookFacts(
-        "before_turn",
-        "before the first step of a turn",
-        "turn",
-        "BeforeTurn or None; chained, injects add up",
-        _PASSED_OVER,
-    ),
-    HookFacts("after_turn", "when a turn has ended, well or not", "response, error", "-", _PASSED_OVER),
-    HookFacts("prepare_step", "before each model call", "plan", "StepPlan or None; chained", _PASSED_OVER),
-    HookFacts(
-        "edit_prompt",
-        "before each model call, when the request is composed",
-        "editor",
-        "None: the editor is the only channel; chained",
-        "reported, all its edits dropped",
-    ),
-    HookFacts(
-        "before_tool",
-        "before a tool call is judged by the policy",
-        "call, arguments",
-        "BeforeTool or None; chained, the first block stops",
-        "reported, the call is BLOCKED",
-    ),
-    HookFacts(
-        "after_tool",
-        "when a tool has ended, before the model is told",
-        "call, outcome",
-        "ToolOutcome or None; chained",
-        _PASSED_OVER,
-    ),
-    HookFacts(
-        "before_compact",
-        "before history is summarised",
-        "plan",
-        "CompactionPlan or None; chained, the first cancel stops",
-        _PASSED_OVER,
-    ),
-)
-_REQUIRED: Final = tuple(row.name for row in HOOKS if row.required)
-_CHAINED: Final = tuple(row.name for row in HOOKS if not row.required and row.name != "trifecta_contribution")
-
 
 # ---------------------------------------------------------------- the protocol
 
@@ -451,8 +305,8 @@ class Configurator:
             A hook that takes longer is reported and passed over; a gate then blocks. None: no limit.
         """
         self._check_open("add_hook")
-        if name not in _CHAINED:
-            raise UsageError(f"unknown hook {name!r}; hooks to add are: {', '.join(_CHAINED)}")
+        if name not in CHAINED:
+            raise UsageError(f"unknown hook {name!r}; hooks to add are: {', '.join(CHAINED)}")
         if not callable(fn):
             raise UsageError(f"hook {name!r} is a function, got {fn!r}")
         self._host._add_handler(name, fn, _guest.get() or _name_of(fn), priority, timeout_seconds)
@@ -668,7 +522,7 @@ class ExtensionHost:
         self.sections: tuple[tuple[str, str], ...] = ()
         self.context: ExtensionContext | None = None
         self._guests: list[_Guest] = []
-        self._handlers: dict[str, list[_Handler]] = {name: [] for name in _CHAINED}
+        self._handlers: dict[str, list[_Handler]] = {name: [] for name in CHAINED}
         self._closers: list[tuple[str, Callable[[], Any]]] = []
         self._blocks: list[tuple[str, str]] = []
         self._blocks_lock = threading.Lock()
@@ -743,7 +597,7 @@ class ExtensionHost:
                 f"an extension is an instance; write {extension.__name__}() instead of {extension.__name__}"
             )
         label = type(extension).__name__
-        missing = [name for name in _REQUIRED if not callable(getattr(extension, name, None))]
+        missing = [name for name in REQUIRED if not callable(getattr(extension, name, None))]
         if missing:
             raise UsageError(
                 f"{label} is no extension: it has no {', '.join(missing)}; "
@@ -754,7 +608,7 @@ class ExtensionHost:
         guest = _Guest(self._free_name(extension), extension, _timeout_of(extension))
         self.extensions.append(extension)
         self._guests.append(guest)
-        for hook in _CHAINED:
+        for hook in CHAINED:
             method = getattr(extension, hook, None)
             if callable(method):
                 self._add_handler(hook, method, guest.name, 50, guest.timeout_seconds)
@@ -820,8 +674,8 @@ class ExtensionHost:
 
     def add_hook(self, name: str, fn: Callable[..., Any], *, priority: int = 50) -> Callable[[], None]:
         """Add a chained hook for the Kit itself, at any time; returns what takes it away again."""
-        if name not in _CHAINED:
-            raise UsageError(f"unknown hook {name!r}; hooks to add are: {', '.join(_CHAINED)}")
+        if name not in CHAINED:
+            raise UsageError(f"unknown hook {name!r}; hooks to add are: {', '.join(CHAINED)}")
         self._add_handler(name, fn, _name_of(fn), priority, HOOK_TIMEOUT_SECONDS)
         added = next(handler for handler in reversed(self._handlers[name]) if handler.fn is fn)
 
@@ -939,7 +793,7 @@ class ExtensionHost:
                     extension=guest.name,
                     hook="trifecta_contribution",
                 )
-            found.append(said if said.label else replace(said, label=guest.name))
+            found.append(replace(said, label=guest.name) if said.label in ("", UNNAMED) else said)
         return tuple(found)
 
     def trifecta(self, tools: Sequence[Tool], *, label: str = "agent") -> Report:
@@ -1189,59 +1043,3 @@ def _texts(value: object) -> list[str]:
         if text is not None and not isinstance(text, str):
             raise TypeError(f"a section is {_type(text)}, not text")
     return [text for text in value if text and text.strip()]
-
-
-# ---------------------------------------------------------------- installed extensions
-
-
-@dataclass(frozen=True, slots=True)
-class Installed:
-    """An extension that some package offers; nothing is imported until `load`.
-
-    Parameters
-    ----------
-    name, target : str
-        Its entry point, for example ``weather`` and ``weather_kit:Weather``.
-    package, version : str
-        Who brings it.
-    """
-
-    name: str
-    target: str
-    package: str
-    version: str
-
-    def load(self) -> Any:
-        """Import it: the class or factory, to be called and given to ``Kit(extensions=[…])``.
-
-        Raises
-        ------
-        ExtensionError
-            If the import fails.
-        """
-        from importlib.metadata import EntryPoint
-
-        try:
-            return EntryPoint(self.name, self.target, ENTRY_POINT_GROUP).load()
-        except Exception as exc:
-            raise ExtensionError(
-                f"extension {self.name!r} of {self.package} {self.version} cannot be imported: {_told(exc)}",
-                extension=self.name,
-                hook="load",
-            ) from exc
-
-
-def list_installed() -> tuple[Installed, ...]:
-    """Extensions that installed packages offer under ``kit_jupyter.extensions``; never enabled by themselves."""
-    from importlib.metadata import entry_points
-
-    found = (
-        Installed(
-            point.name,
-            point.value,
-            point.dist.name if point.dist is not None else "",
-            point.dist.version if point.dist is not None else "",
-        )
-        for point in entry_points(group=ENTRY_POINT_GROUP)
-    )
-    return tuple(sorted(found, key=lambda one: (one.name, one.package)))

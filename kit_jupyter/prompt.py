@@ -408,6 +408,7 @@ class PromptEditor:
         """Take over the result of `draft`, which began from this editor's messages."""
         self._check_open()
         self._messages = list(draft._messages)
+        self._sent = draft._sent
         self._persisted.extend(draft._persisted)
         self._warnings.extend(draft._warnings)
 

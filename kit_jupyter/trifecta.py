@@ -124,6 +124,7 @@ class Legs:
 
 _PLACES: Final = {"none": "nowhere", "vouched": "to vouched places", "any": "to any place"}
 _NO_LEGS: Final = Legs()
+UNNAMED: Final = "(extension)"
 ALL_LEGS: Final = Legs(private=True, untrusted="hard", egress="unreviewed", destination="any")
 """What must be assumed of a tool about which nothing is known."""
 
@@ -173,7 +174,7 @@ class Contribution:
     Parameters
     ----------
     label : str
-        Shown in the report.
+        Shown in the report; the extension's name when not set.
     legs : Legs
         Held by the agent beyond its own tools, for example by a foreign tool surface.
     children : tuple of Node
@@ -182,7 +183,7 @@ class Contribution:
         What is not known.
     """
 
-    label: str = "(extension)"
+    label: str = UNNAMED
     legs: Legs = _NO_LEGS
     children: tuple[Node, ...] = ()
     gaps: tuple[str, ...] = ()
