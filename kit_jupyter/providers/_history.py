@@ -12,6 +12,9 @@ results directly behind their answer in the order of its calls (services without
 order), and keeps all else in place. `CallIds` makes ids sendable: services differ in the letters and
 lengths that they take, and Bedrock calls the first call of every answer ``call_0``.
 
+`Beginnings` keeps what all but the last steps of a history were encoded to, so that a request costs what is
+new in it and not what is old; `Written` is such an encoded history while it grows.
+
 What a history was made with must not matter to who reads it next: what one wire alone understands
 (signatures, encrypted reasoning, server blocks) is looked at through `is_own`, and media that a place
 cannot hold is either a `UsageError` (the person gave it: `cannot_carry`) or one line of text
@@ -22,7 +25,8 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Callable, Iterator, Sequence
+import weakref
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -32,8 +36,10 @@ from kit_jupyter.prompt import PromptMessage, ToolResultPart
 from kit_jupyter.providers._json import loads
 
 __all__ = [
+    "Beginnings",
     "CallIds",
     "Step",
+    "Written",
     "arguments_of",
     "cannot_carry",
     "is_own",
@@ -52,6 +58,9 @@ class Step:
     answers: list[PromptMessage] = field(default_factory=list)
     results: list[PromptMessage] = field(default_factory=list)
     said: list[PromptMessage] = field(default_factory=list)
+
+    def __len__(self) -> int:
+        return len(self.answers) + len(self.results) + len(self.said)
 
 
 def steps(messages: Sequence[PromptMessage]) -> Iterator[Step]:
@@ -118,6 +127,12 @@ class CallIds:
         self._taken: dict[str, int] = {}
         self._open: dict[str, list[str]] = {}
 
+    def copy(self) -> CallIds:
+        """The same ids taken, for the steps to come."""
+        twin = CallIds.__new__(CallIds)
+        twin._allowed, twin._taken, twin._open = self._allowed, dict(self._taken), {}
+        return twin
+
     def new_step(self) -> None:
         """Calls of earlier answers cannot be answered any more."""
         if self._open:
@@ -152,6 +167,117 @@ class CallIds:
         if len(words) > 56:  # as long ids may differ at their end only
             words = words[:40] + "_" + hashlib.sha256(call_id.encode("utf-8", "replace")).hexdigest()[:12]
         return words or "call"
+
+
+# ---------------------------------------------------------------- what is old is not encoded again
+
+
+class Written:
+    """An encoded history while it grows.
+
+    Parameters
+    ----------
+    ids : CallIds
+    """
+
+    __slots__ = ("ids", "out", "role", "runs", "spots", "stable")
+
+    def __init__(self, ids: CallIds) -> None:
+        self.ids = ids
+        self.out: list[bytes] = []
+        self.role = b""  # of the message that is still open
+        self.runs = 0  # messages so far
+        self.stable = True  # all messages so far will be shown again as they are
+        self.spots: list[tuple[int, int]] = []  # run and place of pieces that a cache mark may end
+
+    def add(self, *pieces: bytes) -> None:
+        """Add elements of a JSON list; empty ones are left out."""
+        for piece in pieces:
+            if piece:
+                self.out += (b",", piece) if self.out else (piece,)
+
+    def frozen(self) -> Written:
+        """A copy whose past is one piece."""
+        twin = Written(self.ids.copy())
+        twin.out = [b"".join(self.out)] if self.out else []
+        twin.role, twin.runs, twin.stable = self.role, self.runs, self.stable
+        return twin
+
+
+class _Beginning:
+    """Which messages one was made of: by identity, and void as soon as one of them dies."""
+
+    __slots__ = ("__weakref__", "ids", "is_valid", "refs", "written")
+
+    def __init__(self) -> None:
+        self.ids: tuple[int, ...] = ()
+        self.refs: list[weakref.ref[PromptMessage]] = []
+        self.is_valid = True
+        self.written: Written | None = None
+
+    def void(self, _: object) -> None:
+        self.is_valid = False
+
+    def fits(self, messages: Sequence[PromptMessage]) -> bool:
+        return self.is_valid and self.ids == tuple(map(id, messages[: len(self.ids)]))
+
+
+class Beginnings:
+    """Encoded beginnings of histories, the latest `limit` of them.
+
+    Notes
+    -----
+    By identity and weakly, like `Pieces`: a session that is gone takes its beginnings with it. The last two
+    steps are never part of a beginning, since cache marks move in them.
+    """
+
+    def __init__(self, limit: int = 32) -> None:
+        self._limit = limit
+        self._kept: dict[Hashable, _Beginning] = {}
+
+    def write(
+        self,
+        messages: Sequence[PromptMessage],
+        variant: Hashable,
+        fresh: Callable[[], Written],
+        take: Callable[[Written, Step], None],
+    ) -> Written:
+        """Encode a history: `take` writes a step; what an earlier request has written is taken over.
+
+        Parameters
+        ----------
+        variant : hashable
+            All that the bytes depend on besides the messages.
+        """
+        if not messages:
+            return fresh()
+        key = (id(messages[0]), variant)
+        known = self._kept.pop(key, None)
+        done = 0
+        written: Written | None = None
+        if known is not None and known.written is not None and known.fits(messages):
+            done, written = len(known.ids), known.written.frozen()
+            self._kept[key] = known  # the latest stand last
+        else:
+            known = None
+        if written is None:
+            written = fresh()
+        pending = list(steps(messages[done:]))
+        for number, step in enumerate(pending):
+            take(written, step)
+            done += len(step)
+            if number == len(pending) - 3:
+                self._keep(key, known or _Beginning(), messages[:done], written.frozen())
+        return written
+
+    def _keep(self, key: Hashable, entry: _Beginning, messages: Sequence[PromptMessage], written: Written) -> None:
+        for message in messages[len(entry.ids) :]:
+            entry.refs.append(weakref.ref(message, entry.void))
+        entry.ids = tuple(map(id, messages))
+        entry.written = written
+        self._kept[key] = entry
+        while len(self._kept) > self._limit:
+            del self._kept[next(iter(self._kept))]
 
 
 # ---------------------------------------------------------------- pieces that all wires share

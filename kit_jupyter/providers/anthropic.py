@@ -31,6 +31,7 @@ import json
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from kit_jupyter.errors import ProviderError, UsageError
@@ -60,15 +61,16 @@ from kit_jupyter.prompt import PromptMessage, ToolResultPart
 from kit_jupyter.provider import ModelRequest
 from kit_jupyter.providers._errors import cut, not_json, refusal, said_in_stream
 from kit_jupyter.providers._history import (
+    Beginnings,
     CallIds,
     Step,
+    Written,
     arguments_of,
     cannot_carry,
     is_own,
     is_stable,
     left_out,
     reminder,
-    steps,
     text_of_media,
 )
 from kit_jupyter.providers._json import Pieces, dumps, loads
@@ -190,6 +192,7 @@ class AnthropicCodec:
 
     def __init__(self) -> None:
         self._pieces = Pieces()
+        self._beginnings = Beginnings()
 
     def encode(self, request: ModelRequest, endpoint: Endpoint) -> HttpCall:
         """The HTTP request."""
@@ -197,7 +200,7 @@ class AnthropicCodec:
         marks = "no_cache_control" not in endpoint.quirks and "cache_control" not in head
         if marks:
             _mark_head(head)
-        body = dumps(head)[:-1] + b',"messages":[' + self._messages(request, endpoint, marks) + b"]}"
+        body = b"".join((dumps(head)[:-1], b',"messages":[', *self._messages(request, endpoint, marks), b"]}]}"))
         headers = {
             "content-type": "application/json",
             "accept": "text/event-stream" if head.get("stream") else "application/json",
@@ -285,76 +288,75 @@ class AnthropicCodec:
 
     # -- the history
 
-    def _messages(self, request: ModelRequest, endpoint: Endpoint, marks: bool) -> bytes:
-        model = takes(request.model.id)
-        out = _Out()
-        ids = CallIds(r"[A-Za-z0-9_-]{1,64}")
-        origin = endpoint.name
-        scope = f"{origin}/{request.model.id}"
-        stable = True
-        for step in steps(request.messages):
+    def _messages(self, request: ModelRequest, endpoint: Endpoint, marks: bool) -> list[bytes]:
+        origin, scope = endpoint.name, f"{endpoint.name}/{request.model.id}"
+        system_turns = takes(request.model.id).system_turns
+        pieces = self._pieces
+
+        def take(written: Written, step: Step) -> None:
+            ids = written.ids
             ids.new_step()
             lost = _lost_calls(step, origin)
             for message in step.answers:
-                sent = tuple(ids.of_call(p.call_id) for p in message.parts if type(p) is ToolCallPart)
-                key = ("answer", scope, sent, lost)
-                blocks = self._pieces.get(message, key, lambda m: _answer(m, sent, scope, origin, lost))  # noqa: B023
-                stable = stable and is_stable(message)
+                sent = tuple([ids.of_call(p.call_id) for p in message.parts if type(p) is ToolCallPart])
+                variant = ("answer", scope, sent, lost)
+                blocks = pieces.get(
+                    message, variant, partial(_answer, sent=sent, scope=scope, origin=origin, lost=lost)
+                )
+                written.stable = written.stable and is_stable(message)
                 if blocks:
-                    out.add(b"assistant", blocks)
+                    _add(written, b"assistant", blocks)
             for message in step.results:
-                sent = tuple(ids.of_result(p.call_id) for p in message.parts if isinstance(p, ToolResultPart))
-                blocks = self._pieces.get(message, ("result", sent), lambda m: _results(m, sent))  # noqa: B023
-                stable = stable and (is_stable(message) or message.origin == "repair")
-                out.add(b"user", blocks, stable)
-            tail = _system_tail(step) if model.system_turns else len(step.said)
+                sent = tuple([ids.of_result(p.call_id) for p in message.parts if isinstance(p, ToolResultPart)])
+                written.stable = written.stable and (is_stable(message) or message.origin == "repair")
+                _add(written, b"user", pieces.get(message, ("result", sent), partial(_results, sent=sent)))
+            tail = _system_tail(step) if system_turns else len(step.said)
             for message in step.said[:tail]:
-                blocks = self._pieces.get(message, "said", _said)
-                stable = stable and is_stable(message)
+                blocks = pieces.get(message, "said", _said)
+                written.stable = written.stable and is_stable(message)
                 if blocks:
-                    out.add(b"user", blocks, stable)
+                    _add(written, b"user", blocks)
             for message in step.said[tail:]:
-                out.add(b"system", self._pieces.get(message, "system", _system))
-        return out.join(marks)
+                _add(written, b"system", pieces.get(message, "system", _system))
 
-
-class _Out:
-    """Blocks of messages, joined into messages that alternate."""
-
-    __slots__ = ("_bytes", "_role", "_runs", "_spots")
-
-    def __init__(self) -> None:
-        self._bytes: list[bytes] = []
-        self._role = b""
-        self._runs = 0
-        self._spots: list[tuple[int, int]] = []  # run, place of a block list that a cache mark may end
-
-    def add(self, role: bytes, blocks: bytes, stable: bool = False) -> None:
-        if role == self._role:
-            self._bytes.append(b",")
-        else:
-            if self._role:
-                self._bytes.append(b"]},")
-            elif role != b"user":
-                self._bytes.append(b'{"role":"user","content":[' + FIRST + b"]},")
-            self._bytes.append(b'{"role":"' + role + b'","content":[')
-            self._role = role
-            self._runs += 1
-        if stable:
-            self._spots.append((self._runs, len(self._bytes)))
-        self._bytes.append(blocks)
-
-    def join(self, marks: bool) -> bytes:
-        if not self._bytes:
+        written = self._beginnings.write(
+            request.messages, scope, lambda: Written(CallIds(r"[A-Za-z0-9_-]{1,64}")), take
+        )
+        if not written.out:
             raise UsageError("nothing to send: the request holds no message with content")
-        if marks and self._spots:
-            last_run, last = self._spots[-1]
-            before = next((place for run, place in reversed(self._spots) if run < last_run), None)
-            for place in (last, before):
-                if place is not None:
-                    self._bytes[place] = self._bytes[place][:-1] + MARK + b"}"
-        self._bytes.append(b"]}")
-        return b"".join(self._bytes)
+        if marks:
+            _mark(written)
+        return written.out  # the last message is still open
+
+
+def _add(written: Written, role: bytes, blocks: bytes) -> None:
+    """Add blocks to the open message if it is of the same role, else to a new one."""
+    out = written.out
+    if role == written.role:
+        out.append(b",")
+    else:
+        if written.role:
+            out.append(b"]},")
+        elif role != b"user":
+            out.append(b'{"role":"user","content":[' + FIRST + b"]},")
+        out.append(b'{"role":"' + role + b'","content":[')
+        written.role = role
+        written.runs += 1
+    if written.stable and role == b"user":
+        written.spots.append((written.runs, len(out)))
+    out.append(blocks)
+
+
+def _mark(written: Written) -> None:
+    """Put cache marks behind the last two user-side messages that stay."""
+    spots = written.spots
+    if not spots:
+        return
+    last_run, last = spots[-1]
+    before = next((place for run, place in reversed(spots) if run < last_run), None)
+    for place in (last, before):
+        if place is not None:
+            written.out[place] = written.out[place][:-1] + MARK + b"}"
 
 
 def _url(endpoint: Endpoint) -> str:

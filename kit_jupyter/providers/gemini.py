@@ -31,6 +31,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable, Mapping
+from functools import partial
 from typing import Any
 from urllib.parse import quote, urlencode
 
@@ -61,13 +62,15 @@ from kit_jupyter.prompt import PromptMessage, ToolResultPart
 from kit_jupyter.provider import ModelRequest
 from kit_jupyter.providers._errors import cut, not_json, refusal, said_in_stream
 from kit_jupyter.providers._history import (
+    Beginnings,
     CallIds,
+    Step,
+    Written,
     arguments_of,
     cannot_carry,
     is_own,
     left_out,
     reminder,
-    steps,
     text_of_media,
 )
 from kit_jupyter.providers._json import Pieces, dumps, loads
@@ -177,14 +180,15 @@ class GeminiCodec:
 
     def __init__(self) -> None:
         self._pieces = Pieces()
+        self._beginnings = Beginnings()
 
     def encode(self, request: ModelRequest, endpoint: Endpoint) -> HttpCall:
         """The HTTP request."""
         extra = dict(request.extra)
         is_stream = bool(extra.pop("stream", True))
         head = self._head(request, extra)
-        contents = b'"contents":[' + self._contents(request, endpoint) + b"]}"
-        body = (dumps(head)[:-1] + b"," if head else b"{") + contents
+        start = dumps(head)[:-1] + b"," if head else b"{"
+        body = b"".join((start, b'"contents":[', *self._contents(request, endpoint), b"]}"))
         headers = {
             "content-type": "application/json",
             "accept": "text/event-stream" if is_stream else "application/json",
@@ -257,43 +261,44 @@ class GeminiCodec:
 
     # -- the history
 
-    def _contents(self, request: ModelRequest, endpoint: Endpoint) -> bytes:
-        out: list[bytes] = []
-        ids = CallIds(r"[\x21-\x7e]{1,64}")
+    def _contents(self, request: ModelRequest, endpoint: Endpoint) -> list[bytes]:
         origin, scope = endpoint.name, f"{endpoint.name}/{request.model.id}"
         new = generation(request.model.id) >= 3
-        for step in steps(request.messages):
+        pieces = self._pieces
+
+        def take(written: Written, step: Step) -> None:
+            ids = written.ids
             ids.new_step()
-            known: dict[str, bool] = {}
+            known: set[str] = set()  # calls whose id came from the service
             answers: list[bytes] = []
             for message in step.answers:
-                sent = tuple(ids.of_call(p.call_id) for p in message.parts if type(p) is ToolCallPart)
-                calls = (p for p in message.parts if type(p) is ToolCallPart)
-                known.update({i: _has_id(p, origin) for i, p in zip(sent, calls, strict=True)})
-                key = ("answer", scope, sent)
-                answers.append(self._pieces.get(message, key, lambda m: _answer(m, sent, scope, origin, new)))  # noqa: B023
-            _add(out, b"model", answers)
+                calls = [p for p in message.parts if type(p) is ToolCallPart]
+                sent = tuple([ids.of_call(p.call_id) for p in calls])
+                known.update([call_id for call_id, p in zip(sent, calls, strict=True) if _has_id(p, origin)])
+                make = partial(_answer, sent=sent, scope=scope, origin=origin, new=new)
+                answers.append(pieces.get(message, ("answer", scope, sent), make))
+            if any(answers) and not written.out:
+                written.add(FIRST)
+            written.add(_content(b"model", answers))
             results: list[bytes] = []
             for message in step.results:
-                told = tuple(ids.of_result(p.call_id) for p in message.parts if isinstance(p, ToolResultPart))
-                named = tuple(call_id if known.get(call_id) else "" for call_id in told)
-                made = ("result", named, new)
-                results.append(self._pieces.get(message, made, lambda m: _results(m, named, new)))  # noqa: B023
-            _add(out, b"user", results)
+                told = [ids.of_result(p.call_id) for p in message.parts if isinstance(p, ToolResultPart)]
+                named = tuple([call_id if call_id in known else "" for call_id in told])
+                results.append(pieces.get(message, ("result", named, new), partial(_results, named=named, new=new)))
+            written.add(_content(b"user", results))
             if not new:
-                _add(out, b"user", [self._pieces.get(m, "media", _result_media) for m in step.results])
-            _add(out, b"user", [self._pieces.get(m, "said", _said) for m in step.said])
-        if not out:
+                written.add(_content(b"user", [pieces.get(m, "media", _result_media) for m in step.results]))
+            written.add(_content(b"user", [pieces.get(m, "said", _said) for m in step.said]))
+
+        written = self._beginnings.write(request.messages, scope, lambda: Written(CallIds(r"[\x21-\x7e]{1,64}")), take)
+        if not written.out:
             raise UsageError("nothing to send: the request holds no message with content")
-        if out[0].startswith(b'{"role":"model"'):
-            out.insert(0, FIRST)
-        return b",".join(out)
+        return written.out
 
 
-def _add(out: list[bytes], role: bytes, pieces: list[bytes]) -> None:
+def _content(role: bytes, pieces: list[bytes]) -> bytes:
     parts = b",".join(filter(None, pieces))
-    if parts:
-        out.append(b'{"role":"' + role + b'","parts":[' + parts + b"]}")
+    return b'{"role":"' + role + b'","parts":[' + parts + b"]}" if parts else b""
 
 
 def _url(request: ModelRequest, endpoint: Endpoint, is_stream: bool) -> str:
@@ -337,12 +342,10 @@ def _thinking(request: ModelRequest) -> dict[str, Any] | None:
 
 
 def _has_id(part: ToolCallPart, origin: str) -> bool:
-    return (
-        part.native is not None
-        and is_own(part.native, WIRE, part.native.data.get("from", ""))
-        and bool(part.native.data.get("id"))
-        and str(part.native.data.get("from", "")).partition("/")[0] == origin
-    )
+    native = part.native
+    if native is None or native.wire != WIRE or not native.data.get("id"):
+        return False
+    return str(native.data.get("from")).startswith(f"{origin}/")
 
 
 def _answer(message: PromptMessage, sent: tuple[str, ...], scope: str, origin: str, new: bool) -> bytes:
@@ -611,8 +614,8 @@ class GeminiDecoder:
                 self._call = None
                 return
         assert self._call is not None
-        for partial in call.get("partialArgs") or ():
-            self._call.take(partial)
+        for piece in call.get("partialArgs") or ():
+            self._call.take(piece)
         if not call.get("willContinue"):
             out += self._end_call()
 
@@ -665,21 +668,21 @@ class _StreamedCall:
         self._args = args
         self._open: dict[str, list[str]] = {}  # pieces of strings by path, joined at the end
 
-    def take(self, partial: dict[str, Any]) -> None:
-        path = partial["jsonPath"]
-        if "stringValue" in partial:
+    def take(self, piece: dict[str, Any]) -> None:
+        path = piece["jsonPath"]
+        if "stringValue" in piece:
             pieces = self._open.get(path)
             if pieces is None:
                 pieces = self._open[path] = []
                 self._set(path, "")  # keeps its place among the others
-            pieces.append(partial["stringValue"])
-        elif "numberValue" in partial:
-            number = partial["numberValue"]
+            pieces.append(piece["stringValue"])
+        elif "numberValue" in piece:
+            number = piece["numberValue"]
             is_whole = isinstance(number, float) and number.is_integer() and abs(number) < 2**53
             self._set(path, int(number) if is_whole else number)
-        elif "boolValue" in partial:
-            self._set(path, partial["boolValue"])
-        elif "nullValue" in partial:
+        elif "boolValue" in piece:
+            self._set(path, piece["boolValue"])
+        elif "nullValue" in piece:
             self._set(path, None)
 
     def _set(self, path: str, value: Any) -> None:

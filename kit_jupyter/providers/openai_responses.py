@@ -26,6 +26,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable, Mapping
+from functools import partial
 from typing import Any
 from urllib.parse import urlencode
 
@@ -57,12 +58,14 @@ from kit_jupyter.prompt import PromptMessage, ToolResultPart
 from kit_jupyter.provider import ModelRequest
 from kit_jupyter.providers._errors import cut, not_json, refusal, said_in_stream
 from kit_jupyter.providers._history import (
+    Beginnings,
     CallIds,
+    Step,
+    Written,
     arguments_of,
     cannot_carry,
     is_own,
     left_out,
-    steps,
     text_of_media,
 )
 from kit_jupyter.providers._json import Pieces, dumps, loads
@@ -102,6 +105,7 @@ class OpenAIResponsesCodec:
 
     def __init__(self) -> None:
         self._pieces = Pieces()
+        self._beginnings = Beginnings()
 
     def encode(self, request: ModelRequest, endpoint: Endpoint) -> HttpCall:
         """The HTTP request."""
@@ -109,7 +113,7 @@ class OpenAIResponsesCodec:
         if "input" in head:  # given by the caller, as it is
             body = dumps(head)
         else:
-            body = dumps(head)[:-1] + b',"input":[' + self._input(request, endpoint) + b"]}"
+            body = b"".join((dumps(head)[:-1], b',"input":[', *self._input(request, endpoint), b"]}"))
         headers = {
             "content-type": "application/json",
             "accept": "text/event-stream" if head.get("stream") else "application/json",
@@ -196,31 +200,31 @@ class OpenAIResponsesCodec:
 
     # -- the history
 
-    def _input(self, request: ModelRequest, endpoint: Endpoint) -> bytes:
-        out: list[bytes] = []
-        ids = CallIds(r"[\x21-\x7e]{1,64}")
-        scope = f"{endpoint.name}/{request.model.id}"
-        origin = endpoint.name
-        for step in steps(request.messages):
+    def _input(self, request: ModelRequest, endpoint: Endpoint) -> list[bytes]:
+        origin, scope = endpoint.name, f"{endpoint.name}/{request.model.id}"
+        pieces = self._pieces
+
+        def take(written: Written, step: Step) -> None:
+            ids = written.ids
             ids.new_step()
             custom: set[str] = set()
             for message in step.answers:
-                sent = tuple(ids.of_call(p.call_id) for p in message.parts if type(p) is ToolCallPart)
+                sent = tuple([ids.of_call(p.call_id) for p in message.parts if type(p) is ToolCallPart])
                 if sent:
                     custom |= _custom_calls(message, sent, origin)
-                key = ("answer", scope, sent)
-                out.append(self._pieces.get(message, key, lambda m: _answer(m, sent, scope, origin)))  # noqa: B023
+                variant = ("answer", scope, sent)
+                written.add(pieces.get(message, variant, partial(_answer, sent=sent, scope=scope, origin=origin)))
             for message in step.results:
-                sent = tuple(ids.of_result(p.call_id) for p in message.parts if isinstance(p, ToolResultPart))
-                free = custom.intersection(sent)
-                made = ("result", sent, tuple(sorted(free)))
-                out.append(self._pieces.get(message, made, lambda m: _results(m, sent, free)))  # noqa: B023
+                sent = tuple([ids.of_result(p.call_id) for p in message.parts if isinstance(p, ToolResultPart)])
+                free = frozenset(custom.intersection(sent))
+                written.add(pieces.get(message, ("result", sent, free), partial(_results, sent=sent, custom=free)))
             for message in step.said:
-                out.append(self._pieces.get(message, "said", _said))
-        items = b",".join(filter(None, out))
-        if not items and "previous_response_id" not in request.extra and "prompt" not in request.extra:
+                written.add(pieces.get(message, "said", _said))
+
+        written = self._beginnings.write(request.messages, scope, lambda: Written(CallIds(r"[\x21-\x7e]{1,64}")), take)
+        if not written.out and "previous_response_id" not in request.extra and "prompt" not in request.extra:
             raise UsageError("nothing to send: the request holds no message with content")
-        return items
+        return written.out
 
 
 def _least_effort(model: str) -> str:
@@ -300,7 +304,7 @@ def _answer(message: PromptMessage, sent: tuple[str, ...], scope: str, origin: s
     return b",".join(items[: len(items) - thoughts])
 
 
-def _results(message: PromptMessage, sent: tuple[str, ...], custom: set[str]) -> bytes:
+def _results(message: PromptMessage, sent: tuple[str, ...], custom: frozenset[str]) -> bytes:
     items = []
     for part, call_id in zip((p for p in message.parts if isinstance(p, ToolResultPart)), sent, strict=True):
         content: list[dict[str, Any]] = []
