@@ -422,7 +422,7 @@ def _meet(node: Node, path: tuple[str, ...], down: Legs, gate: Review) -> Iterat
     ups = [_upward(child) for child in node.children]
     own = _union((node.legs, *ups))
     with_down = own.cap_payload_review(gate) | down if path else own
-    legs = max(own, with_down, key=lambda held: _VERDICT.index(held.verdict))
+    legs = max(with_down, own, key=lambda held: _VERDICT.index(held.verdict))
     yield Meeting(node, (*path, node.label), legs, legs.verdict)
     for child in node.children:
         # A child's own legs do not come down to it again: the parent without this child.

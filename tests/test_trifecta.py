@@ -1,0 +1,311 @@
+"""The lethal trifecta: legs, the tree, who brings what, and what would quiet it."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kit_jupyter.errors import UsageError
+from kit_jupyter.extension import Extension, ExtensionHost
+from kit_jupyter.trifecta import ALL_LEGS, Contribution, Legs, Node, Source, closes_triangle, tree, walk
+
+PRIVATE = Legs(private=True)
+PAGE = Legs(untrusted="hard")
+SEND = Legs(egress="unreviewed", destination="any")
+WEB = PAGE | SEND
+
+
+def tool(name, legs):
+    return SimpleNamespace(spec=SimpleNamespace(name=name), legs=legs)
+
+
+def agent(label, *sources, children=(), gate="unreviewed"):
+    return Node(label=label, sources=tuple(Source(*s) for s in sources), children=tuple(children), gate=gate)
+
+
+legs = st.builds(
+    lambda private, untrusted, egress: Legs(
+        private=private, untrusted=untrusted, egress=egress[0], destination=egress[1]
+    ),
+    st.booleans(),
+    st.sampled_from(["none", "soft", "hard"]),
+    st.sampled_from(
+        [
+            ("none", "none"),
+            ("reviewed", "vouched"),
+            ("reviewed", "any"),
+            ("unreviewed", "vouched"),
+            ("unreviewed", "any"),
+        ]
+    ),
+)
+GRADES = {"quiet": 0, "watch": 1, "loud": 2}
+
+
+# ---------------------------------------------------------------- legs
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [
+        {"egress": "unreviewed"},
+        {"destination": "any"},
+        {"untrusted": "very"},
+        {"egress": "maybe", "destination": "any"},
+        {"private": "yes"},
+        {"untrusted": True},
+    ],
+)
+def test_incoherent_legs_are_refused(bad):
+    """Egress and destination are both present or both absent; other values are named."""
+    with pytest.raises(UsageError):
+        Legs(**bad)
+
+
+@given(legs, legs, legs)
+def test_union_is_the_maximum_on_each_axis(a, b, c):
+    """Union: commutative, associative, idempotent, never less than its parts."""
+    assert a | b == b | a
+    assert (a | b) | c == a | (b | c)
+    assert a | a == a
+    assert a | Legs() == a
+    assert GRADES[(a | b).verdict] >= max(GRADES[a.verdict], GRADES[b.verdict])
+
+
+@given(legs)
+def test_capping_and_demoting_stay_coherent(a):
+    """A cap lowers the review grade only; text is one step softer; both give legal legs."""
+    assert a.cap_payload_review("unreviewed") == a
+    assert a.cap_payload_review("reviewed").egress in ("none", "reviewed")
+    assert a.cap_payload_review("none") == Legs(private=a.private, untrusted=a.untrusted)
+    step = {"hard": "soft", "soft": "none", "none": "none"}
+    assert a.relabel_inbound().untrusted == step[a.untrusted]
+
+
+def test_verdicts():
+    """Loud: all three, and out goes anywhere unread. Watch: they meet behind a review or a vouched place."""
+    assert (PRIVATE | WEB).verdict == "loud"
+    assert (PRIVATE | PAGE | Legs(egress="reviewed", destination="any")).verdict == "watch"
+    assert (PRIVATE | PAGE | Legs(egress="unreviewed", destination="vouched")).verdict == "watch"
+    for two in (PRIVATE | PAGE, PRIVATE | SEND, WEB, Legs()):
+        assert two.verdict == "quiet"
+
+
+# ---------------------------------------------------------------- the tree
+
+
+def test_two_safe_agents_joined_ungated_are_loud_and_gated_are_not():
+    """S212: structure counts; each agent alone is quiet, together they leak, a gate on the edge quiets it."""
+    researcher = agent("researcher", ("web_fetch", WEB))
+    reader = agent("agent", ("read_file", PRIVATE))
+
+    assert walk(researcher).verdict == "quiet"
+    assert walk(reader).verdict == "quiet"
+    ungated = walk(agent("agent", ("read_file", PRIVATE), children=[researcher]))
+    gated = walk(
+        agent("agent", ("read_file", PRIVATE), children=[agent("researcher", ("web_fetch", WEB), gate="reviewed")])
+    )
+
+    assert ungated.is_loud
+    assert not gated.is_loud
+    assert [m.verdict for m in ungated.meetings] == ["loud", "loud"]
+
+
+def test_untrusted_text_comes_up_one_step_softer():
+    """S212: a child's answer carries its untrusted text to a parent that has the other two legs."""
+    reader = agent("reader", ("read_page", PAGE))
+    report = walk(agent("agent", ("read_file", PRIVATE), ("mail", SEND), children=[reader]))
+
+    assert report.is_loud
+    assert report.meetings[0].legs.untrusted == "soft"
+    twice = walk(agent("agent", ("read_file", PRIVATE), ("mail", SEND), children=[agent("mid", children=[reader])]))
+    assert twice.meetings[0].legs.untrusted == "none"
+
+
+def test_private_data_comes_up_from_a_child():
+    """S212: a parent on the web with a child that reads files."""
+    report = walk(agent("agent", ("web_fetch", WEB), children=[agent("miner", ("read_file", PRIVATE))]))
+
+    assert report.is_loud
+
+
+def test_siblings_leak_through_their_parent():
+    """S212: one child reads files, another is on the web, the parent holds nothing."""
+    children = [agent("miner", ("read_file", PRIVATE)), agent("researcher", ("web_fetch", WEB))]
+
+    assert walk(agent("agent", children=children)).is_loud
+    gated = [children[0], agent("researcher", ("web_fetch", WEB), gate="reviewed")]
+    assert not walk(agent("agent", children=gated)).is_loud
+
+
+def test_a_child_that_is_loud_by_itself_stays_loud_behind_a_gate():
+    """The gate reads the hand-off, not what the child does with its own data."""
+    alone = agent("free", ("read_file", PRIVATE), ("web_fetch", WEB), gate="reviewed")
+
+    assert walk(agent("agent", children=[alone])).is_loud
+
+
+def test_the_edge_caps_the_childs_payload_review():
+    """S206: behind a reviewed hand-off the child's way out counts as reviewed for the parent."""
+    gated = agent("researcher", ("web_fetch", WEB), gate="reviewed")
+    report = walk(agent("agent", ("read_file", PRIVATE), children=[gated]))
+
+    assert report.meetings[0].legs.egress == "reviewed"
+    assert report.verdict == "watch"
+
+
+@given(st.lists(legs, max_size=4), st.lists(legs, max_size=3), legs)
+def test_one_more_tool_is_never_quieter(own, child, more):
+    """Monotone: adding a tool anywhere cannot lower the verdict; a gate cannot raise it."""
+
+    def verdict(own, child, gate="unreviewed"):
+        kids = [agent("child", *((f"c{i}", x) for i, x in enumerate(child)), gate=gate)]
+        return GRADES[walk(agent("agent", *((f"o{i}", x) for i, x in enumerate(own)), children=kids)).verdict]
+
+    base = verdict(own, child)
+    assert verdict([*own, more], child) >= base
+    assert verdict(own, [*child, more]) >= base
+    assert verdict(own, child, "reviewed") <= base
+
+
+# ---------------------------------------------------------------- the report
+
+
+def test_the_report_says_who_brings_which_leg():
+    """S211: text tree with each leg's tools."""
+    report = walk(agent("agent", ("read_file", PRIVATE), ("web_fetch", WEB), ("add", Legs())))
+    text = str(report)
+
+    assert text.splitlines()[0] == report.title
+    assert "private: read_file" in text
+    assert "untrusted: web_fetch (hard)" in text
+    assert "egress: web_fetch (unreviewed, to any place)" in text
+    assert "add" not in text
+
+
+def test_the_report_names_single_changes_that_quiet_it():
+    """S211: each listed change alone lowers the verdict; gates come before losses."""
+    report = walk(agent("agent", ("read_file", PRIVATE), children=[agent("researcher", ("web_fetch", WEB))]))
+    texts = [change.text for change in report.changes]
+
+    assert texts[0] == "have a person approve each hand-off from agent to researcher"
+    assert "ask a person before each call of web_fetch in researcher" in texts
+    assert "take read_file away from agent" in texts
+    assert all(GRADES[c.verdict] < GRADES[report.verdict] for c in report.changes)
+    assert texts.index("let web_fetch in researcher send to vouched places only") < texts.index(
+        "take read_file away from agent"
+    )
+    assert walk(agent("agent", ("read_file", PRIVATE))).changes == ()
+
+
+def test_two_ways_out_need_two_changes():
+    """No single change is named that would not help: closing one of two ways out is not enough."""
+    report = walk(agent("agent", ("read", PRIVATE), ("web", WEB), ("mail", SEND)))
+
+    assert [c.text for c in report.changes] == ["take read away from agent", "take web away from agent"]
+
+
+def test_an_undeclared_tool_is_a_gap_not_safe():
+    """A tool that declares nothing is reported, in title and list."""
+    report = walk(tree("agent", [tool("mystery", None), tool("add", Legs())]))
+
+    assert report.gaps == ("mystery (in agent)",)
+    assert "1 not declared" in report.title
+    assert "mystery" in str(report)
+    assert "mystery" in report._repr_html_()
+
+
+def test_tools_that_a_person_approves_count_as_reviewed():
+    """The policy that is in force can be taken into account."""
+    tools = [tool("read", PRIVATE), tool("web", WEB)]
+
+    assert walk(tree("agent", tools)).verdict == "loud"
+    assert walk(tree("agent", tools, asks=lambda t: t.spec.name == "web")).verdict == "watch"
+
+
+def test_the_report_renders_escaped_as_a_tree_in_a_notebook():
+    """S211: nested lists, names escaped, all meetings shown."""
+    report = walk(agent("agent<b>", ("read", PRIVATE), children=[agent("child", ("<img src=x>", WEB))]))
+    html = report._repr_html_()
+
+    assert html.count("<ul>") >= 2
+    assert "<img" not in html
+    assert "<b>" not in html
+    assert "child [hand-off unreviewed]" in html
+    assert report._repr_markdown_().startswith("```text\ntrifecta: loud")
+    assert repr(report) == str(report)
+
+
+# ---------------------------------------------------------------- contributions
+
+
+class Foreign(Extension):
+    name = "mcp"
+
+    def trifecta_contribution(self, tools):
+        return Contribution(label="mcp: files (assumed)", legs=ALL_LEGS, gaps=("files declares no legs",))
+
+
+def test_a_contribution_adds_legs_to_the_agents_own_node():
+    """S202, S204, S207: under the extension's label; assumed legs count until declared."""
+    report = ExtensionHost.build([Foreign()]).trifecta([tool("add", Legs())])
+
+    assert report.is_loud
+    assert "mcp: files (assumed)" in str(report)
+    assert report.root.sources[-1].legs == ALL_LEGS
+    assert any("declares no legs" in gap for gap in report.gaps)
+
+
+def test_each_persona_gives_one_child_and_its_owner_resolves_the_names():
+    """S205, S209: the core knows no personas; the extension picks their tools out of what it is given."""
+
+    class Team(Extension):
+        def trifecta_contribution(self, tools):
+            by_name = {t.spec.name: t for t in tools}
+            return Contribution(
+                children=tuple(
+                    Node(label=label, sources=(Source(name, by_name[name].legs),), gate=gate)
+                    for label, name, gate in (("researcher", "web", "unreviewed"), ("miner", "read", "reviewed"))
+                )
+            )
+
+    report = ExtensionHost.build([Team()]).trifecta([tool("read", PRIVATE), tool("web", WEB)])
+
+    assert [child.label for child in report.root.children] == ["researcher", "miner"]
+    assert len(report.meetings) == 3
+
+
+# ---------------------------------------------------------------- the policy's helper
+
+
+def test_the_call_that_closes_the_triangle_is_named():
+    """The sentence says what the call would do and what has come in before."""
+    assert closes_triangle(Legs(), SEND) == ""
+    assert closes_triangle(PRIVATE, PAGE) == ""
+    assert "private data and untrusted text" in closes_triangle(PRIVATE | PAGE, SEND)
+    assert "read private data" in closes_triangle(WEB, PRIVATE)
+    assert "bring in untrusted text" in closes_triangle(PRIVATE | SEND, PAGE)
+
+
+def test_gated_ways_out_do_not_close_it():
+    """A reviewed payload or a vouched place is no ungated path."""
+    held = PRIVATE | PAGE
+
+    assert closes_triangle(held, Legs(egress="reviewed", destination="any")) == ""
+    assert closes_triangle(held, Legs(egress="unreviewed", destination="vouched")) == ""
+
+
+def test_once_closed_only_ways_out_are_asked_for_again():
+    """Reading on leaks nothing by itself; each further sending does."""
+    held = PRIVATE | WEB
+
+    assert closes_triangle(held, PRIVATE) == ""
+    assert closes_triangle(held, SEND)
+
+
+def test_an_undeclared_tool_counts_with_all_legs():
+    """Fails closed: nothing known is not nothing done."""
+    assert "declares nothing" in closes_triangle(Legs(), None)
