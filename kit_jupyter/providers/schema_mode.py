@@ -19,7 +19,8 @@ shares with a tool's name, description or arguments decides, and once a tool has
 may only answer. Larger ones decide for themselves; a tool that was called twice with the same arguments
 is not offered a third time.
 
-A request without tools is left alone, except that its `format` gets the same limits.
+A request without tools stays plain text; its `format` gets the same limits, and the smallest models
+get settings that keep them from going round in circles.
 """
 
 from __future__ import annotations
@@ -157,8 +158,8 @@ _COMMON = frozenset(
     re.findall(
         r"\w+",
         "a an and as at be by call compute do find for from get give how if in into is it its list make me of on or "
-        "out please put return returns run set show take tell that the their them this to tool use used uses using value "
-        "what when where which who will with you your name number string one",
+        "out please put return returns run set show take tell that the their them this to tool use used uses using "
+        "value what when where which who will with you your name number string one",
     )
 )
 
@@ -446,7 +447,9 @@ def rewrite(request: ModelRequest, *, tiny: bool = False) -> ModelRequest:
         format = bounded(request.format) if request.format is not None else None
         messages = tuple(_as_text(request.messages, form=False))
         changed = replace(request, tools=(), tool_choice="auto", messages=messages, format=format)
-        return _limited(changed) if format is not None else changed
+        if format is not None:
+            return _limited(changed)
+        return _steadied(changed) if tiny else changed
     tools, may_answer = _offered(request, tiny=tiny)
     forms = [_call_schema(tool) for tool in tools]
     if may_answer or not forms:
@@ -471,6 +474,11 @@ def _limited(request: ModelRequest) -> ModelRequest:
         temperature=0.0 if request.temperature is None else request.temperature,
         max_tokens=request.max_tokens or MAX_TOKENS,
     )
+
+
+def _steadied(request: ModelRequest) -> ModelRequest:
+    """Free text of a very small model: the same each time, without going round in a circle, and not without end."""
+    return replace(_limited(request), extra={"repeat_penalty": 1.1, **request.extra})
 
 
 # ---------------------------------------------------------------- reading the answer while it grows
