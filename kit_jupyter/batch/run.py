@@ -1,0 +1,241 @@
+"""One run of map: workers pull rows, ask, and tell; a bar shows how far it is."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections import deque
+from collections.abc import AsyncIterator, Callable, Iterator
+from typing import Any
+
+from kit_jupyter.batch.local import Answers
+from kit_jupyter.batch.plan import Ask, Plan, asks_of, make_plan, seed_of
+from kit_jupyter.batch.remote import RemoteAnswers
+from kit_jupyter.batch.rows import MapRow
+from kit_jupyter.errors import UsageError
+from kit_jupyter.kit import Kit
+from kit_jupyter.loop import Desk, engine
+
+__all__ = ["amap_rows", "map_rows", "stream_rows"]
+
+_PULL = 64
+
+
+async def _run(plan: Plan, desk: Desk, tell: Callable[[MapRow], object]) -> None:
+    """Answer all rows; `tell` is called on the engine as each is done."""
+    plan.seed = seed_of(plan)
+    source = asks_of(plan)
+    waiting: deque[Ask] = deque()
+    pulling = asyncio.Lock()
+    ended = False
+
+    def pull() -> list[Ask]:
+        out: list[Ask] = []
+        for ask in source:
+            out.append(ask)
+            if len(out) >= _PULL:
+                break
+        return out
+
+    async def next_ask() -> Ask | None:
+        nonlocal ended
+        async with pulling:
+            if not waiting and not ended:
+                got = await desk.run(pull)
+                ended = not got
+                waiting.extend(got)
+            return waiting.popleft() if waiting else None
+
+    async def local_worker(answers: Answers) -> None:
+        while (ask := await next_ask()) is not None:
+            tell(await answers.of(ask))
+
+    async def remote_worker(answers: RemoteAnswers) -> None:
+        while True:
+            asks: list[Ask] = []
+            while len(asks) < plan.chunk and (ask := await next_ask()) is not None:
+                asks.append(ask)
+            if not asks:
+                return
+            for row in await answers.of_many(asks):
+                tell(row)
+
+    try:
+        async with asyncio.TaskGroup() as group:
+            if plan.executor is None:
+                answers = Answers(plan)
+                for _ in range(plan.concurrency):
+                    group.create_task(local_worker(answers))
+            else:
+                remote = RemoteAnswers(plan)
+                for _ in range(plan.concurrency):
+                    group.create_task(remote_worker(remote))
+    except BaseExceptionGroup as group_error:
+        first = group_error.exceptions[0]
+        while isinstance(first, BaseExceptionGroup):
+            first = first.exceptions[0]
+        raise first from None
+    finally:
+        plan.store.close()
+
+
+async def amap_rows(kit: Kit, rows: Any, template: str | Callable[[Any], Any], **options: Any) -> Any:
+    """`map_rows`, to be awaited."""
+    keep = options.pop("keep", True)
+    progress = options.pop("progress", True)
+    plan = make_plan(kit, rows, template, **options)
+    results: dict[int, MapRow] = {}
+    with _progress(plan.rows.total, show=progress) as step:
+        async for row in _stream(plan):
+            results[row.position] = row
+            step(row)
+    return plan.rows.rebuild([results[i] for i in sorted(results)], keep)
+
+
+def map_rows(kit: Kit, rows: Any, template: str | Callable[[Any], Any], **options: Any) -> Any:
+    """A prompt over many rows; errors become a column, and an interrupted run goes on where it was.
+
+    Parameters
+    ----------
+    kit : Kit
+        Its model, system prompt and settings are used; neither its history nor its guests are.
+    rows : DataFrame, Series (pandas, polars), Arrow table, list or iterable
+        A row that is no record is ``{text}`` in the template.
+    template : str or callable
+        Text with ``{column}`` marks, or a function of the row that gives the prompt, or
+        ``(prompt, picture, …)``.
+    schema : type or JSON schema
+        Form of each answer; a record becomes one column a field.
+    concurrency : int, from 1
+        Rows asked at once; with `executor`, pieces out at once.
+    executor : concurrent.futures.Executor, Dask client, ipyparallel client or None
+        Where the asking is done.
+    chunk : int
+        Rows in a piece for the executor.
+    retries : int
+        For a row whose service was busy, and for a piece whose worker died.
+    store : bool or path
+        True keeps answers in the user's data folder, keyed by content; False only for this run.
+    missing : {"error", "text"}
+        What a missing value in a marked column is.
+    max_tokens_total, max_cost, max_seconds : int, float (US dollars), float (seconds) or None
+        Rows beyond a budget are not asked and say so.
+    keep : bool
+        Give the columns of the input back, too.
+    progress : bool
+        Show a bar.
+    options : PromptOptions
+        For every row.
+    tools : iterable of Tool or callable
+        Offered to every row.
+
+    Returns
+    -------
+    same kind of frame, or list of MapRow
+        In the order of the rows, index kept, with ``answer`` (or a column a field) and ``error``.
+
+    Raises
+    ------
+    UsageError
+        A mark that names no column, bad limits, a Kit that cannot travel.
+    KeyboardInterrupt
+        After an interrupt; what was answered stays in the store.
+
+    Examples
+    --------
+    >>> from kit_jupyter.testing import ScriptedProvider
+    >>> kit = Kit(provider=ScriptedProvider("ok", repeat_last=True), session="memory")
+    >>> [row.answer for row in map_rows(kit, ["a", "b"], "say ok to {text}", store=False, progress=False)]
+    ['ok', 'ok']
+    """
+    desk = Desk()
+    if engine.is_here:
+        raise UsageError("map would wait for itself here; await kit_jupyter.batch.amap_rows instead")
+    keep = options.pop("keep", True)
+    progress = options.pop("progress", True)
+    plan = make_plan(kit, rows, template, **options)
+    results: dict[int, MapRow] = {}
+    with _progress(plan.rows.total, show=progress) as step:
+        told = _Throttle(step, desk)
+
+        def tell(row: MapRow) -> None:
+            results[row.position] = row
+            told(row)
+
+        desk.serve_blocking(engine.start(_run(plan, desk, tell), desk))
+        told.flush()
+    return plan.rows.rebuild([results[i] for i in sorted(results)], keep)
+
+
+async def stream_rows(
+    kit: Kit, rows: Any, template: str | Callable[[Any], Any], **options: Any
+) -> AsyncIterator[MapRow]:
+    """Rows as they finish; nothing is held. Leaving the loop stops the asking."""
+    async for row in _stream(make_plan(kit, rows, template, **options)):
+        yield row
+
+
+async def _stream(plan: Plan) -> AsyncIterator[MapRow]:
+    desk = Desk()
+    loop = asyncio.get_running_loop()
+    done: asyncio.Queue[MapRow | None] = asyncio.Queue()
+
+    def tell(row: MapRow) -> None:
+        loop.call_soon_threadsafe(done.put_nowait, row)
+
+    running = engine.start(_run(plan, desk, tell), desk)
+    serving = asyncio.ensure_future(desk.serve(running))
+    serving.add_done_callback(lambda _: done.put_nowait(None))
+    try:
+        while (row := await done.get()) is not None:
+            yield row
+        await serving
+    finally:
+        if not serving.done():
+            serving.cancel()
+            await asyncio.wait([serving])
+
+
+class _Throttle:
+    """Shows progress on the caller's thread, at most ten times a second."""
+
+    def __init__(self, step: Callable[[MapRow], object], desk: Desk) -> None:
+        self._step = step
+        self._desk = desk
+        self._rows: deque[MapRow] = deque()
+        self._last = 0.0
+
+    def __call__(self, row: MapRow) -> None:
+        self._rows.append(row)
+        if time.monotonic() - self._last > 0.1:
+            self._last = time.monotonic()
+            self._desk.post(self.flush)
+
+    def flush(self) -> None:
+        """Show what came."""
+        while self._rows:
+            self._step(self._rows.popleft())
+
+
+@contextlib.contextmanager
+def _progress(total: int | None, *, show: bool) -> Iterator[Callable[[MapRow], object]]:
+    if not show:
+        yield lambda row: None
+        return
+    try:
+        from tqdm.auto import tqdm
+    except ImportError:
+        yield lambda row: None
+        return
+    with tqdm(total=total, unit="row") as bar:
+        errors = 0
+
+        def step(row: MapRow) -> None:
+            nonlocal errors
+            bar.update(1)
+            if row.error:
+                errors += 1
+                bar.set_postfix(errors=errors, refresh=False)
+
+        yield step
