@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import time
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator
 from typing import Any
 
 from kit_jupyter.batch.local import Answers
@@ -172,11 +172,12 @@ async def stream_rows(
     kit: Kit, rows: Any, template: str | Callable[[Any], Any], **options: Any
 ) -> AsyncIterator[MapRow]:
     """Rows as they finish; nothing is held. Leaving the loop stops the asking."""
-    async for row in _stream(make_plan(kit, rows, template, **options)):
-        yield row
+    async with contextlib.aclosing(_stream(make_plan(kit, rows, template, **options))) as found:
+        async for row in found:
+            yield row
 
 
-async def _stream(plan: Plan) -> AsyncIterator[MapRow]:
+async def _stream(plan: Plan) -> AsyncGenerator[MapRow, None]:
     desk = Desk()
     loop = asyncio.get_running_loop()
     done: asyncio.Queue[MapRow | None] = asyncio.Queue()

@@ -1,0 +1,388 @@
+"""`kit.map` on one machine: rows, templates, errors, budgets, the store, interrupts (issue 9, U50)."""
+
+from __future__ import annotations
+
+import asyncio
+import enum
+import subprocess
+import sys
+import textwrap
+import time
+from contextlib import aclosing
+from dataclasses import dataclass
+from pathlib import Path
+
+import pandas as pd
+import polars as pl
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kit_jupyter import Kit, PromptOptions, UsageError
+from kit_jupyter.batch import MapRow, Template, amap_rows, stream_rows
+from kit_jupyter.messages import text_of
+from kit_jupyter.provider import ModelRequest
+from kit_jupyter.testing import ScriptedProvider, overflow, provider_error, text, usage
+
+
+def said(request: ModelRequest) -> str:
+    return text_of(request.messages[-1].parts)  # type: ignore[arg-type]
+
+
+def echo(request: ModelRequest) -> str:
+    return said(request).upper()
+
+
+@pytest.fixture
+def kit() -> Kit:
+    return Kit(provider=ScriptedProvider(echo, repeat_last=True), session="memory")
+
+
+def requests(kit: Kit) -> list[str]:
+    provider = kit._provider_given
+    assert isinstance(provider, ScriptedProvider)
+    return [said(r) for r in provider.requests]
+
+
+def test_a_pandas_frame_keeps_index_and_columns(kit: Kit) -> None:
+    """The answer comes beside the row, a duplicate index included (U50)."""
+    frame = pd.DataFrame({"text": ["a", "b", "c"], "n": [1, 2, 3]}, index=["x", "x", "y"])
+
+    out = kit.map(frame, "say {text} {n}", progress=False, store=False)
+
+    assert list(out.index) == ["x", "x", "y"]
+    assert list(out.columns) == ["text", "n", "answer", "error"]
+    assert list(out["answer"]) == ["SAY A 1", "SAY B 2", "SAY C 3"]
+    assert out["error"].isna().all()
+    assert list(frame.columns) == ["text", "n"]
+
+
+def test_only_the_results_when_the_input_is_not_wanted(kit: Kit) -> None:
+    """keep=False gives the new columns only, the index all the same."""
+    out = kit.map(pd.Series(["a"], index=[7]), "{text}", keep=False, progress=False, store=False)
+
+    assert out.to_dict() == {"answer": {7: "A"}, "error": {7: None}}
+
+
+def test_polars_arrow_and_lists_come_back_as_they_went_in(kit: Kit) -> None:
+    """The kind of table is kept (U50)."""
+    p = kit.map(pl.DataFrame({"t": ["a"]}), "{t}", progress=False, store=False)
+    a = kit.map(pa.table({"t": ["a"]}), "{t}", progress=False, store=False)
+    rows = kit.map(["a"], "{text}!", progress=False, store=False)
+
+    assert isinstance(p, pl.DataFrame)
+    assert p["answer"].to_list() == ["A"]
+    assert a.column("answer").to_pylist() == ["A"]
+    assert a.column("error").to_pylist() == [None]
+    assert rows[0] == MapRow(position=0, label=0, answer="A!")
+
+
+def test_columns_that_are_there_already_are_not_overwritten(kit: Kit) -> None:
+    """A frame that has an ``answer`` keeps it; ours gets another name."""
+    out = kit.map(pd.DataFrame({"answer": ["mine"]}), "{answer}", progress=False, store=False)
+
+    assert list(out["answer"]) == ["mine"]
+    assert list(out["answer_"]) == ["MINE"]
+
+
+def test_zero_rows_give_an_empty_frame_and_ask_nothing(kit: Kit) -> None:
+    """An empty frame is no error."""
+    out = kit.map(pd.DataFrame({"t": []}), "{t}", progress=False, store=False)
+
+    assert len(out) == 0
+    assert "error" in out.columns
+    assert requests(kit) == []
+
+
+@given(st.text(alphabet="{}\\$%a\"':, ", max_size=40))
+def test_braces_in_the_data_are_never_looked_at(value: str) -> None:
+    """Data goes in byte for byte, whatever braces it holds (issue 9.4, U47)."""
+    assert Template("<{x}>", ["x"]).fill({"x": value}) == f"<{value}>"
+
+
+def test_braces_in_the_template_that_name_nothing_stay() -> None:
+    """JSON and LaTeX in a template are text; doubled braces are single ones."""
+    template = Template('{"a": 1} \\frac{1}{2} {{x}} {x}', ["x"])
+
+    assert template.fill({"x": "v"}) == '{"a": 1} \\frac{1}{2} {x} v'
+
+
+def test_a_mark_that_names_no_column_is_an_error_with_the_nearest_name(kit: Kit) -> None:
+    """A missing column fails before anything is paid."""
+    with pytest.raises(UsageError, match=r"\{texts\}, which is no column; did you mean \{text\}"):
+        kit.map(pd.DataFrame({"text": ["a"]}), "{texts}", progress=False, store=False)
+
+    assert requests(kit) == []
+
+
+def test_a_missing_value_is_that_rows_error(kit: Kit) -> None:
+    """NaN is not sent as the word nan; the other rows go on."""
+    frame = pd.DataFrame({"text": ["a", None, float("nan")]})
+
+    out = kit.map(frame, "{text}", progress=False, store=False)
+
+    assert out["answer"].iloc[0] == "A"
+    assert out["error"].notna().tolist() == [False, True, True]
+    assert requests(kit) == ["a"]
+
+
+def test_errors_are_a_column_and_not_an_exception() -> None:
+    """A refused row says why; its neighbours are answered (U50)."""
+
+    def reply(request: ModelRequest) -> object:
+        return overflow() if "b" in said(request) else text("ok")
+
+    kit = Kit(provider=ScriptedProvider(reply, repeat_last=True), session="memory")
+
+    out = kit.map(["a", "b", "c"], "{text}", progress=False, store=False, retries=0)
+
+    assert [row.answer for row in out] == ["ok", None, "ok"]
+    assert "row failed" in out[1].error
+
+
+def test_a_busy_service_is_tried_again() -> None:
+    """A row that was refused for load is asked again, at most `retries` times."""
+    kit = Kit(
+        provider=ScriptedProvider([provider_error("rate_limited", retry_after_seconds=0.01)], "fine"), session="memory"
+    )
+
+    out = kit.map(["a"], "{text}", progress=False, store=False)
+
+    assert out[0].answer == "fine"
+
+
+def test_one_rate_limit_pauses_every_row() -> None:
+    """When the service asks for patience, no other row is sent meanwhile (issue 9.4)."""
+    times: list[tuple[str, float]] = []
+
+    def reply(request: ModelRequest) -> object:
+        first = not times
+        times.append((said(request), time.monotonic()))
+        return provider_error("rate_limited", retry_after_seconds=0.3) if first else text("ok")
+
+    kit = Kit(provider=ScriptedProvider(reply, repeat_last=True), session="memory")
+
+    kit.map([str(i) for i in range(6)], "{text}", concurrency=1, progress=False, store=False)
+
+    assert times[1][1] - times[0][1] >= 0.25
+
+
+def test_equal_prompts_are_asked_once(kit: Kit) -> None:
+    """Equal rows share one answer and one bill."""
+    out = kit.map(["same"] * 50 + ["other"], "{text}", progress=False, store=False)
+
+    assert {row.answer for row in out} == {"SAME", "OTHER"}
+    assert sorted(requests(kit)) == ["other", "same"]
+
+
+def test_a_second_run_pays_nothing(kit: Kit, tmp_path: Path) -> None:
+    """What is in the store is not asked again, by this Kit or another of the same model."""
+    store = tmp_path / "answers.sqlite"
+    kit.map(["a", "b"], "{text}", progress=False, store=store)
+    other = Kit(provider=ScriptedProvider(echo, repeat_last=True), session="memory")
+
+    out = other.map(["a", "b", "c"], "{text}", progress=False, store=store)
+
+    assert [row.is_stored for row in out] == [True, True, False]
+    assert requests(other) == ["c"]
+
+
+def test_another_system_prompt_or_schema_is_another_question(kit: Kit, tmp_path: Path) -> None:
+    """The key is made of all that decides the answer."""
+    store = tmp_path / "answers.sqlite"
+    kit.map(["a"], "{text}", progress=False, store=store)
+
+    kit.map(["a"], "{text}", progress=False, store=store, options=PromptOptions(temperature=0.5))
+
+    assert requests(kit) == ["a", "a"]
+
+
+def test_a_file_that_is_no_store_is_refused(kit: Kit, tmp_path: Path) -> None:
+    """A wrong path as store= says so and touches nothing."""
+    path = tmp_path / "notes.txt"
+    path.write_text("my notes, quite long, surely no database at all" * 50)
+
+    with pytest.raises(UsageError, match="no result store"):
+        kit.map(["a"], "{text}", store=path, progress=False)
+
+    assert path.read_text().startswith("my notes")
+
+
+@dataclass
+class Label:
+    tone: str
+    score: int
+
+
+class Mood(enum.Enum):
+    good = "good"
+    bad = "bad"
+
+
+def test_a_schema_gives_a_column_a_field() -> None:
+    """Records become columns; a misfit goes back to the model, then is that row's error (issue 9.3)."""
+
+    def reply(request: ModelRequest) -> str:
+        return '{"tone": "warm", "score": 3}' if "good" in str(request.messages) else '{"tone": 1}'
+
+    kit = Kit(provider=ScriptedProvider(reply, repeat_last=True), session="memory")
+
+    out = kit.map(pd.DataFrame({"t": ["good", "odd"]}), "{t}", schema=Label, progress=False, store=False)
+
+    assert out["tone"].tolist()[0] == "warm"
+    assert out["score"].tolist()[0] == 3
+    assert "does not fit" in out["error"].tolist()[1]
+
+
+def test_an_enum_gives_its_value() -> None:
+    """A schema that is no record gives one column."""
+    kit = Kit(provider=ScriptedProvider('{"value": "bad"}', repeat_last=True), session="memory")
+
+    out = kit.map(pl.DataFrame({"t": ["x"]}), "{t}", schema=Mood, progress=False, store=False)
+
+    assert out["answer"].to_list() == ["bad"]
+
+
+def test_a_budget_stops_the_asking() -> None:
+    """Rows beyond the budget are not asked and say so."""
+    provider = ScriptedProvider([text("ok"), usage(input=10, output=10)], repeat_last=True)
+    kit = Kit(provider=provider, session="memory")
+
+    out = kit.map(
+        [str(i) for i in range(10)], "{text}", concurrency=1, max_tokens_total=50, progress=False, store=False
+    )
+
+    assert len(provider.requests) == 3
+    assert "budget of 50 tokens" in out[-1].error
+    assert out[2].answer == "ok"
+
+
+def test_a_function_as_template_may_attach_pictures() -> None:
+    """A callable gives the prompt, or the prompt and parts; it runs on the caller's thread."""
+    seen: list[str] = []
+    threads: list[bool] = []
+    import threading
+
+    def reply(request: ModelRequest) -> str:
+        seen.extend(type(p).__name__ for p in request.messages[-1].parts)
+        return "ok"
+
+    def prompt(row: dict[str, object]) -> tuple[str, bytes]:
+        threads.append(threading.current_thread() is threading.main_thread())
+        return f"look at {row['n']}", b"\x89PNG\r\n\x1a\n1"
+
+    kit = Kit(provider=ScriptedProvider(reply, repeat_last=True), session="memory")
+
+    kit.map(pd.DataFrame({"n": [1]}), prompt, progress=False, store=False)
+
+    assert seen == ["TextPart", "MediaPart"]
+    assert threads == [True]
+
+
+def test_a_function_that_fails_fails_its_row_only(kit: Kit) -> None:
+    """One bad row does not stop the run."""
+    out = kit.map([1, 0], lambda n: f"{1 // n}", progress=False, store=False)
+
+    assert [row.answer for row in out] == ["1", None]
+    assert "ZeroDivisionError" in out[1].error
+
+
+def test_a_cell_of_a_megabyte_goes_through(kit: Kit) -> None:
+    """Long texts are sent whole."""
+    out = kit.map(["x" * 1_000_000], "{text}", progress=False, store=False)
+
+    assert out[0].answer == "X" * 1_000_000
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"concurrency": 0}, "concurrency"),
+        ({"chunk": 0}, "chunk"),
+        ({"retries": -1}, "retries"),
+        ({"missing": "drop"}, "missing"),
+        ({"executor": object()}, "executor"),
+    ],
+)
+def test_bad_limits_are_refused(kit: Kit, options: dict[str, object], message: str) -> None:
+    """Bad input gets a clear error before anything is asked."""
+    with pytest.raises(UsageError, match=message):
+        kit.map(["a"], "{text}", progress=False, **options)
+
+
+def test_a_string_is_no_table(kit: Kit) -> None:
+    """A lone text is refused, since it would be mapped letter by letter."""
+    with pytest.raises(UsageError, match="goes over a frame"):
+        kit.map("hello", "{text}")
+
+
+async def test_map_can_be_awaited_and_streamed(kit: Kit) -> None:
+    """Under a running loop: awaited whole, or row by row as they finish."""
+    whole = await amap_rows(kit, ["a", "b"], "{text}", progress=False, store=False)
+    rows = [row async for row in stream_rows(kit, ["c", "d"], "{text}", store=False)]
+
+    assert [row.answer for row in whole] == ["A", "B"]
+    assert {row.answer for row in rows} == {"C", "D"}
+
+
+async def test_leaving_the_stream_stops_the_asking(kit: Kit) -> None:
+    """An endless iterable is pulled only as far as it is needed."""
+
+    def endless() -> object:
+        i = 0
+        while True:
+            yield str(i)
+            i += 1
+
+    count = 0
+    async with aclosing(stream_rows(kit, endless(), "{text}", concurrency=2, store=False)) as rows:
+        async for _ in rows:
+            count += 1
+            if count == 5:
+                break
+    asked = len(requests(kit))
+    await asyncio.sleep(0.05)
+
+    assert len(requests(kit)) == asked
+
+
+def test_the_bar_counts_rows_and_errors(kit: Kit, capsys: pytest.CaptureFixture[str]) -> None:
+    """Progress is shown, and it says how many rows failed."""
+    kit.map(["a", "", "b"], "{text}", store=False)
+
+    err = capsys.readouterr().err
+    assert "3/3" in err
+    assert "errors=1" in err
+
+
+def test_an_interrupted_run_goes_on_without_paying_twice(tmp_path: Path) -> None:
+    """kill -9 in the middle: the next run asks only what was not answered (issue 9.4)."""
+    script = textwrap.dedent(
+        """
+        import os, sys
+        from kit_jupyter import Kit
+        from kit_jupyter.testing import ScriptedProvider
+        asked = 0
+        def reply(request):
+            global asked
+            asked += 1
+            with open(sys.argv[2], "a") as log:
+                log.write(request.messages[-1].parts[0].text + "\\n")
+            if asked == int(sys.argv[3]):
+                os.kill(os.getpid(), 9)
+            return "ok"
+        kit = Kit(provider=ScriptedProvider(reply, repeat_last=True), session="memory")
+        kit.map([str(i) for i in range(40)], "{text}", concurrency=1, store=sys.argv[1], progress=False)
+        """
+    )
+    args = [sys.executable, "-c", script, str(tmp_path / "s.sqlite"), str(tmp_path / "log")]
+
+    first = subprocess.run([*args, "20"], check=False, timeout=60)
+    second = subprocess.run([*args, "0"], check=False, timeout=60)
+
+    asked = (tmp_path / "log").read_text().split()
+    assert first.returncode == -9
+    assert second.returncode == 0
+    assert len(asked) == 41  # the one that was killed in flight is asked again, no other
+    assert set(asked) == {str(i) for i in range(40)}
