@@ -1,0 +1,413 @@
+"""How a cell shows its turn: a live widget, display updates, one final bundle, or plain text.
+
+Theory of operation
+-------------------
+Each way is a `CellDisplay`: `show` once the turn runs, `finish` when it has ended; both on the
+user's thread, in the cell's context. Whatever was live, what stays in the cell is a static bundle
+(`transcript.bundle`), put in place of the live view, so that the file reads without a kernel.
+
+``KIT_UI`` (or ``c.KitNotebook.ui``) chooses: ``static`` shows the bundle once at the end (for CI and
+documentation), ``plain`` prints text only, ``updates`` streams by display updates, ``widget`` insists on
+widgets, ``auto`` picks: text in a terminal, updates where widgets are known not to work or no
+browser answers ours, else widgets.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import contextvars
+import os
+import sys
+import threading
+import time
+from collections.abc import Callable
+from typing import Any, Protocol
+
+from kit_jupyter.jupyter.protocol import WIDGET_MIME
+from kit_jupyter.jupyter.shell import Parent, bind_parent, is_kernel, keep_frontend_routing
+from kit_jupyter.jupyter.transcript import bundle, to_plain
+from kit_jupyter.jupyter.turns import Item, TurnModel
+
+__all__ = ["MODES", "CellDisplay", "choose", "make", "publish"]
+
+MODES = ("auto", "widget", "updates", "static", "plain")
+#: How long a browser may take to say that it drew the live view, before text goes by display updates.
+HELLO_SECONDS = 8.0
+UPDATE_SECONDS = 0.4
+
+
+class CellDisplay(Protocol):
+    """Shows one turn in one cell."""
+
+    def show(self, turn: TurnModel) -> None:
+        """Begin to show it."""
+        ...
+
+    def finish(self, turn: TurnModel, metadata: dict[str, Any]) -> None:
+        """The turn has ended: leave what stays."""
+        ...
+
+    @property
+    def can_ask(self) -> bool:
+        """True if approvals can be answered in what is shown."""
+        ...
+
+
+def choose(ip: Any, wish: str = "auto") -> str:
+    """The way that fits this front end: ``KIT_UI``, then `wish`, then what is known of it."""
+    mode = os.environ.get("KIT_UI", "").strip().lower() or wish
+    if mode not in MODES:
+        from kit_jupyter.errors import UsageError
+
+        raise UsageError(f"KIT_UI must be one of {', '.join(MODES)}, got {mode!r}")
+    if mode != "auto":
+        return "plain" if mode in ("widget", "updates") and not is_kernel(ip) else mode
+    if not is_kernel(ip):
+        return "plain"
+    # Colab shows custom widgets only after a switch, and may miss their messages.
+    if "google.colab" in sys.modules:
+        return "updates"
+    return "widget"
+
+
+def make(
+    mode: str, ip: Any, verbs: Callable[[Any, dict[str, Any]], None], *, watch: bool, parent: Parent
+) -> CellDisplay:
+    """The display of that mode.
+
+    Parameters
+    ----------
+    verbs : callable
+        Takes what a browser says.
+    watch : bool
+        Comm messages are served while the turn runs, so a browser that stays silent has no widgets.
+    """
+    match mode:
+        case "static":
+            return StaticDisplay()
+        case "plain":
+            return TextDisplay(rich=not is_kernel(ip))
+        case "updates":
+            return UpdatesDisplay(ip, parent)
+    return WidgetDisplay(ip, verbs, watch=watch, parent=parent)
+
+
+def publish(
+    data: dict[str, Any], metadata: dict[str, Any], *, display_id: str | None = None, update: bool = False
+) -> None:
+    """Show a bundle in the present cell, or put it in the place of an earlier one."""
+    from IPython.display import publish_display_data
+
+    transient = {"display_id": display_id} if display_id else None
+    publish_display_data(data, metadata, transient=transient, update=update)  # type: ignore[no-untyped-call]
+
+
+def _new_id() -> str:
+    return os.urandom(16).hex()
+
+
+class StaticDisplay:
+    """The final bundle, once."""
+
+    can_ask = False
+
+    def show(self, turn: TurnModel) -> None:
+        """Nothing while it runs."""
+
+    def finish(self, turn: TurnModel, metadata: dict[str, Any]) -> None:
+        """Show the bundle."""
+        publish(bundle(turn.saved()), {"kit": metadata})
+
+
+class UpdatesDisplay:
+    """Markdown by display updates, each a good deal longer than the one before.
+
+    Every update carries the whole text, so they come at growing distances: the bytes sent stay
+    in proportion to the answer.
+    """
+
+    can_ask = False
+
+    def __init__(self, ip: Any, parent: Parent, display_id: str | None = None, hint: str = "") -> None:
+        self._ip = ip
+        self._parent = parent
+        self._id = display_id
+        self._hint = hint
+        self._context = contextvars.copy_context()
+        self._news = threading.Event()
+        self._over = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    def show(self, turn: TurnModel) -> None:
+        """Begin to send updates from a thread of our own."""
+        if self._id is None:
+            self._id = _new_id()
+            publish({"text/markdown": "…", "text/plain": "…"}, {}, display_id=self._id)
+        turn.listen(lambda *_: self._news.set())
+        self._news.set()
+        context = self._context.copy()
+        self._thread = threading.Thread(target=context.run, args=(self._run, turn), name="kit-updates", daemon=True)
+        self._thread.start()
+
+    def _run(self, turn: TurnModel) -> None:
+        bind_parent(self._ip, self._parent)
+        size = 0
+        while not self._over.wait(UPDATE_SECONDS):
+            self._news.wait(1.0)
+            self._news.clear()
+            saved = turn.saved()
+            data = {key: value for key, value in bundle(saved).items() if key.startswith("text/")}
+            length = len(data["text/plain"])
+            if self._over.is_set() or length < max(size * 1.25, size + 20):
+                continue
+            size = length
+            if self._hint:
+                data["text/markdown"] += f"\n\n*{self._hint}*"
+            with contextlib.suppress(Exception):
+                publish(data, {}, display_id=self._id, update=True)
+
+    def stop(self) -> None:
+        """No more updates."""
+        self._over.set()
+        self._news.set()
+        if self._thread is not None:
+            self._thread.join(2.0)
+
+    def finish(self, turn: TurnModel, metadata: dict[str, Any]) -> None:
+        """Put the bundle in the place of the text."""
+        self.stop()
+        publish(bundle(turn.saved()), {"kit": metadata}, display_id=self._id, update=True)
+
+
+class WidgetDisplay:
+    """A live widget while the turn runs."""
+
+    can_ask = True
+
+    def __init__(self, ip: Any, verbs: Callable[[Any, dict[str, Any]], None], *, watch: bool, parent: Parent) -> None:
+        self._ip = ip
+        self._verbs = verbs
+        self._watch = watch
+        self._parent = parent
+        self._id = _new_id()
+        self._updates: UpdatesDisplay | None = None
+        self._timer: threading.Timer | None = None
+        self.view: Any = None
+
+    def show(self, turn: TurnModel) -> None:
+        """Show a view of the turn."""
+        try:
+            from kit_jupyter.jupyter.view import ChatView
+
+            self.view = ChatView(self._verbs)
+        except Exception as exc:  # no comm, no widgets: the same turn by display updates
+            self._fall_back(turn, f"live view not available ({type(exc).__name__}); text by display updates", new=True)
+            return
+        keep_frontend_routing(self.view)
+        self.view.add(turn)
+        data = {
+            WIDGET_MIME: {"version_major": 2, "version_minor": 0, "model_id": self.view.model_id},
+            "text/plain": "kit is answering …",
+        }
+        publish(data, {}, display_id=self._id)
+        if self._watch:
+            context = contextvars.copy_context()
+            self._timer = threading.Timer(HELLO_SECONDS, lambda: context.run(self._nobody_answers, turn))
+            self._timer.daemon = True
+            self._timer.start()
+
+    def _nobody_answers(self, turn: TurnModel) -> None:
+        if turn.ended or self.view.hello.is_set():
+            return
+        hint = "no browser answered the live view; text by display updates (KIT_UI=updates begins with it)"
+        self._fall_back(turn, hint, new=False)
+        self.can_ask = False
+
+    def _fall_back(self, turn: TurnModel, hint: str, *, new: bool) -> None:
+        self._updates = UpdatesDisplay(self._ip, self._parent, None if new else self._id, hint)
+        self._updates.show(turn)
+
+    def finish(self, turn: TurnModel, metadata: dict[str, Any]) -> None:
+        """Put the static bundle in the view's place and close the view."""
+        if self._timer is not None:
+            self._timer.cancel()
+        if self.view is None and self._updates is not None:
+            self._updates.finish(turn, metadata)
+            return
+        if self._updates is not None:
+            self._updates.stop()
+        self.view.flush()
+        publish(bundle(turn.saved()), {"kit": metadata}, display_id=self._id, update=True)
+        self.view.close()
+
+
+class TextDisplay:
+    """Text as it comes, for terminals and for those who want nothing else.
+
+    With `rich` there (and a terminal), finished blocks are drawn as Markdown and the tail as it
+    grows; else text is written as it comes.
+    """
+
+    can_ask = False
+
+    def __init__(self, *, rich: bool) -> None:
+        self._rich = rich
+        self._news = threading.Event()
+        self._over = False
+        self._seen: dict[str, dict[str, int]] = {}
+        self._told: set[str] = set()
+        self._column = 0
+        self._thread: threading.Thread | None = None
+        self._console: Any = None
+        self._live: Any = None
+        self._tail = ""
+        self._hold = threading.RLock()
+
+    def show(self, turn: TurnModel) -> None:
+        """Begin to write from a thread of our own, in the cell's context."""
+        if self._rich and sys.stdout.isatty():
+            with contextlib.suppress(ImportError):
+                from rich.console import Console
+
+                self._console = Console()
+        turn.listen(lambda *_: self._news.set())
+        self._news.set()
+        context = contextvars.copy_context()
+        self._thread = threading.Thread(target=context.run, args=(self._run, turn), name="kit-text", daemon=True)
+        self._thread.start()
+
+    def _run(self, turn: TurnModel) -> None:
+        while not self._over:
+            self._news.wait(1.0)
+            self._news.clear()
+            with self._hold:
+                self._write_news(turn)
+            time.sleep(0.03)  # joins deltas to about 30 writes a second
+
+    @contextlib.contextmanager
+    def paused(self) -> Any:
+        """Hold the output while a person is asked."""
+        with self._hold:
+            self._end_tail()
+            yield
+
+    def finish(self, turn: TurnModel, metadata: dict[str, Any]) -> None:
+        """Write the rest."""
+        self._over = True
+        self._news.set()
+        if self._thread is not None:
+            self._thread.join(2.0)
+        with self._hold:
+            self._write_news(turn)
+            self._end_tail()
+            if turn.status == "stopped":
+                self._line("[stopped]")
+            if turn.note:
+                self._line(f"[note] {turn.note}")
+
+    def _write_news(self, turn: TurnModel) -> None:
+        with turn.lock:
+            items = [(item, item.whole()) for item in turn.items if self._has_news(item)]
+        for item, whole in items:
+            self._item(item, whole)
+
+    def _has_news(self, item: Item) -> bool:
+        seen = self._seen.get(item.id, {})
+        grown = any(len(g.pieces) > seen.get(name, 0) for name, g in item.streams.items())
+        return grown or f"{item.id}:{item.version}" not in self._told
+
+    def _fresh(self, item: Item, name: str) -> str:
+        seen = self._seen.setdefault(item.id, {})
+        grown = item.streams.get(name)
+        if grown is None:
+            return ""
+        text = "".join(grown.pieces[seen.get(name, 0) :])
+        seen[name] = len(grown.pieces)
+        return text
+
+    def _item(self, item: Item, whole: dict[str, Any]) -> None:
+        self._told.add(f"{item.id}:{item.version}")
+        match item.kind:
+            case "text":
+                self._text(self._fresh(item, "text"))
+            case "thinking":
+                fresh = self._fresh(item, "text")
+                if fresh and f"{item.id}!" not in self._told:
+                    self._told.add(f"{item.id}!")
+                    self._line("[thinking …]")
+            case "tool":
+                self._fresh(item, "arguments")
+                status = whole.get("status")
+                if status in ("running", "asking") and f"{item.id}!" not in self._told:
+                    self._told.add(f"{item.id}!")
+                    self._line(to_plain({"items": [{**whole, "status": "done", "result": ""}]}))
+                self._out(self._fresh(item, "output"))
+                if "result" in whole and f"{item.id}=" not in self._told:
+                    self._told.add(f"{item.id}=")
+                    text = to_plain({"items": [whole]})
+                    started = f"{item.id}!" in self._told
+                    self._line(text.partition("\n")[2] if started else text)
+            case _:
+                text = to_plain({"items": [whole]})
+                if f"{item.id}!" not in self._told and text != "(no answer)":
+                    self._told.add(f"{item.id}!")
+                    self._line(text)
+
+    def _out(self, text: str) -> None:
+        if not text:
+            return
+        sys.stdout.write(text)
+        sys.stdout.flush()
+        self._column = 0 if text.endswith("\n") else 1
+
+    def _line(self, text: str) -> None:
+        self._end_tail()
+        if text:
+            self._out(text + "\n")
+
+    def _text(self, text: str) -> None:
+        if self._console is None:
+            self._out(text)
+            return
+        from rich.live import Live
+        from rich.markdown import Markdown
+
+        self._tail += text
+        blocks, self._tail = _finished(self._tail)
+        if self._live is None:
+            self._live = Live(console=self._console, transient=True, refresh_per_second=12, vertical_overflow="crop")
+            self._live.start()
+        for block in blocks:
+            self._live.console.print(Markdown(block))
+        self._live.update(Markdown(self._tail))
+
+    def _end_tail(self) -> None:
+        if self._live is not None:
+            from rich.markdown import Markdown
+
+            self._live.stop()
+            self._live = None
+            if self._tail.strip():
+                self._console.print(Markdown(self._tail))
+            self._tail = ""
+        if self._column:
+            self._out("\n")
+
+
+def _finished(text: str) -> tuple[list[str], str]:
+    """Blocks of Markdown that are complete, and the rest."""
+    blocks: list[str] = []
+    fence = ""
+    start = at = 0
+    for line in text.splitlines(keepends=True):
+        bare = line.strip()
+        if fence:
+            if bare.startswith(fence) and set(bare) == {fence[0]}:
+                fence = ""
+        elif bare.startswith(("```", "~~~")):
+            fence = bare[:3]
+        elif not bare and text[start:at].strip():
+            blocks.append(text[start:at])
+            start = at
+        at += len(line)
+    return blocks, text[start:]

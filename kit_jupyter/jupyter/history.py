@@ -1,0 +1,75 @@
+"""Stored messages as turns that views can show: for a resumed session, another branch, `%kit_show`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import count
+from typing import Any
+
+from kit_jupyter.jupyter.protocol import clean
+from kit_jupyter.jupyter.turns import TurnModel, bounded
+from kit_jupyter.messages import Assistant, Message, System, ToolResult, User, text_of
+
+__all__ = ["turns_of"]
+
+_keys = count(1)
+
+
+def turns_of(messages: Sequence[Message]) -> list[TurnModel]:
+    """One ended model per stored turn, in order."""
+    out: list[TurnModel] = []
+    known: dict[str, TurnModel] = {}
+    for message in messages:
+        turn_id = message.turn_id or (out[-1].turn_id if out else "")
+        turn = known.get(turn_id)
+        if turn is None:
+            turn = known[turn_id] = TurnModel(turn_id, f"h{next(_keys)}")
+            turn.status, turn.ended = "done", True
+            out.append(turn)
+        _take(turn, message)
+    for turn in out:
+        _close(turn)
+    return out
+
+
+def _take(turn: TurnModel, message: Message) -> None:
+    match message:
+        case User():
+            text = clean(text_of(message.parts[:1] if message.source is None else message.parts))
+            if message.source is None and not turn.prompt and not turn.items:
+                turn.prompt = text
+            elif message.source is None:
+                turn._new("said", text=text, mode="follow_up", done=True)
+        case System():
+            if message.source == "steer":
+                text = clean(text_of(message.parts))
+                if not turn.items and not turn.prompt:
+                    turn.prompt, turn.mode = f"[steer] {text}", "steer"
+                else:
+                    turn._new("said", text=text, mode="steer", done=True)
+        case Assistant():
+            turn._end_message(message)
+            usage: Any = turn.facts.get("usage")
+            turn.facts["usage"] = message.usage if usage is None else usage + message.usage
+            turn.facts["entry"] = message.id
+            if message.result.finish == "aborted":
+                turn.status = "stopped"
+            if message.result.error is not None:
+                turn.status = "error"
+                turn.error = {"code": message.result.error.code, "message": clean(message.result.error.message)}
+        case ToolResult():
+            item = turn._call(message.call_id, message.name)
+            item.set(
+                result=bounded(clean(text_of(message.parts))),
+                is_error=message.is_error,
+                status="error" if message.is_error else "done",
+            )
+            turn._add_media(item, message.parts)
+
+
+def _close(turn: TurnModel) -> None:
+    for item in turn.items:
+        if item.kind == "tool" and "result" not in item.facts:
+            item.set(status="stopped")
+        item.set(done=True)
+    turn._touched.clear()

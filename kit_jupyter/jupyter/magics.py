@@ -1,0 +1,715 @@
+"""The magics: ``%%kit`` and its family.
+
+Theory of operation
+-------------------
+Magics that run a turn exist twice: `kit` blocks, `kit_async` gives a coroutine, and the transformer
+in `shell` puts ``await kit_async`` where a cell can wait. Both begin and deliver by the same two
+methods. Text after the options is the model's, byte for byte.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from argparse import Namespace
+from collections.abc import Callable
+from functools import wraps
+from typing import Any, TypeVar, cast
+
+from IPython.core import magic as _magic
+from IPython.core import magic_arguments as _arguments
+from IPython.core.magic import Magics
+
+from kit_jupyter.errors import KitError, UsageError
+from kit_jupyter.jupyter import options as opt
+from kit_jupyter.jupyter.approvals import find_question
+from kit_jupyter.jupyter.context import Attached, Attachments, Marks, error_text, notebook_text, select_cells
+from kit_jupyter.jupyter.display import publish
+from kit_jupyter.jupyter.failures import causes, shortened
+from kit_jupyter.jupyter.notebook import Notebook, Run
+from kit_jupyter.jupyter.shell import current_parent
+from kit_jupyter.messages import TextPart
+from kit_jupyter.settings import PromptOptions
+from kit_jupyter.turn import TurnResult
+
+__all__ = ["KitMagics"]
+
+F = TypeVar("F", bound=Callable[..., Any])
+Decorator = Callable[[F], F]
+
+# IPython's decorators have no types.
+argument: Callable[..., Decorator[Any]] = _arguments.argument
+magic_arguments: Callable[..., Decorator[Any]] = _arguments.magic_arguments
+line_magic: Decorator[Any] = _magic.line_magic
+line_cell_magic: Decorator[Any] = _magic.line_cell_magic
+no_var_expand: Decorator[Any] = _magic.no_var_expand
+
+
+def _plain_errors(fn: F) -> F:
+    """Help is printed; our errors fail the cell with one line."""
+
+    @wraps(fn)
+    def magic(self: KitMagics, *args: Any) -> Any:
+        try:
+            return fn(self, *args)
+        except opt.HelpAsked as help_asked:
+            print(str(help_asked).replace("::\n\n", "", 1).rstrip())
+            return None
+        except KitError as exc:
+            raise shortened(exc) from exc.__cause__
+
+    return cast(F, magic)
+
+
+@_magic.magics_class
+class KitMagics(Magics):
+    """Magics of one shell."""
+
+    shell: Any
+
+    def __init__(self, shell: Any, notebook: Notebook) -> None:
+        super().__init__(shell)
+        self.nb = notebook
+        self._quiet: set[str] = set()
+
+    # ------------------------------------------------------------ running a turn
+
+    async def _awaited(self, fn: Callable[..., Any], *args: Any) -> Any:
+        try:
+            begun = fn(self, *args)
+        except opt.HelpAsked as help_asked:
+            print(str(help_asked).replace("::\n\n", "", 1).rstrip())
+            return None
+        except KitError as exc:
+            raise shortened(exc) from exc.__cause__
+        if begun is None:
+            return None
+        run, asked = begun
+        if run.background:
+            return None
+        try:
+            result = await self.nb.wait(run)
+        except (KitError, KeyboardInterrupt) as exc:
+            self._failed(exc, asked)
+            return None
+        self.shell.displayhook.update_user_ns(self._deliver(result, asked))
+        return None
+
+    def _blocking(self, begun: tuple[Run, Namespace] | None) -> Any:
+        if begun is None:
+            return None
+        run, asked = begun
+        if run.background:
+            return run.handle
+        try:
+            result = self.nb.wait_blocking(run)
+        except (KitError, KeyboardInterrupt) as exc:
+            self._failed(exc, asked)
+            return None
+        return self._deliver(result, asked)
+
+    def _failed(self, error: BaseException, asked: Namespace) -> None:
+        self.nb.last_error = (asked.text, error)
+        if isinstance(error, KeyboardInterrupt):
+            raise shortened(KeyboardInterrupt("stopped; what came so far is kept")) from None
+        if asked.no_raise:
+            print(f"{type(error).__name__}: {error}")
+            return
+        hint = "%kit_show --error shows the cause" if error.__cause__ is not None else ""
+        raise shortened(error, hint) from error.__cause__
+
+    def _deliver(self, result: TurnResult, asked: Namespace) -> TurnResult:
+        self._quiet.add(result.turn_id)
+        value: Any = result
+        if asked.form == "text":
+            value = result.text
+        elif asked.form == "json":
+            value = result.structured if result.structured is not None else _json_of(result.text)
+        elif asked.form == "code":
+            value = _code_of(result.text)
+            self.shell.set_next_input(value, replace=False)
+        if asked.out:
+            self.shell.user_ns[asked.out] = value
+        return result
+
+    def show_result(self, result: TurnResult) -> None:
+        """Display of a `TurnResult`: nothing right after its own cell has shown it."""
+        if result.turn_id in self._quiet:
+            self._quiet.discard(result.turn_id)
+            return
+        publish({"text/markdown": result._repr_markdown_(), "text/plain": str(result)}, {})
+
+    def _begin(
+        self,
+        asked: Namespace,
+        text: str,
+        *,
+        kit: Any = None,
+        mode: str = "prompt",
+        attachments: Attachments | None = None,
+        options: PromptOptions | None = None,
+    ) -> tuple[Run, Namespace]:
+        kit = kit if kit is not None else self.nb.kit(getattr(asked, "session", None))
+        parent = current_parent(self.shell)
+        cell = self.nb.finder.find(self.shell, parent, text) if mode == "prompt" and not asked.append else None
+        self.nb.last_error = None
+        asked.text = text
+        run = self.nb.begin(
+            kit,
+            attachments.text if attachments is not None else text,
+            mode=mode,
+            options=options,
+            parts=attachments.parts if attachments is not None else (),
+            chips=attachments.chips if attachments is not None else (),
+            cell=cell,
+            background=asked.background,
+        )
+        return run, asked
+
+    @staticmethod
+    def _defaults(**given: Any) -> Namespace:
+        values = {"out": None, "form": None, "no_raise": False, "background": False, "append": False, "session": None}
+        return Namespace(**{**values, **given})
+
+    # ------------------------------------------------------------ %%kit
+
+    def _read_kit(self, line: str, cell: str | None) -> tuple[Run, Namespace] | None:
+        asked, first = opt.read(KitMagics.kit, line, text=True)
+        if cell is None:
+            text = first
+        else:
+            body = self._body(cell)
+            text = f"{first}\n{body}" if first.strip() else body
+        if not text.strip():
+            raise UsageError("the prompt is empty; write what you want below %%kit, or after %kit")
+        kit = self.nb.kit(asked.session)
+        attachments = self.attachments(kit, text, asked.context or self.nb.config.context)
+        if attachments.warning:
+            print(attachments.warning)
+        return self._begin(asked, text, kit=kit, attachments=attachments, options=self._options(asked))
+
+    def _body(self, cell: str) -> str:
+        """The cell's text as it was typed: IPython strips ``>>>`` and ``In [1]:`` from what it hands on."""
+        raw = self.nb.record.raw[-1] if self.nb.record.raw else ""
+        if raw.lstrip("\n ").startswith("%%kit"):
+            cell = raw.lstrip("\n ").partition("\n")[2]
+        return cell[:-1] if cell.endswith("\n") else cell
+
+    def attachments(self, kit: Any, text: str, context: str) -> Attachments:
+        """What goes with a prompt: its marks, and the cells that `context` selects.
+
+        Raises
+        ------
+        UsageError
+            For a missing file or cell.
+        """
+        read = self.marks(kit).read(text)
+        here = (current_parent(self.shell).get("metadata") or {}).get("cellId", "")
+        cells = notebook_text(select_cells(self.nb.record, context, here=here))
+        if cells:
+            notebook = Attached(mark=f"notebook ({context})", kind="cells", parts=(TextPart(cells),))
+            return Attachments(text=read.text, attached=(*read.attached, notebook), unknown=read.unknown)
+        return read
+
+    def marks(self, kit: Any) -> Marks:
+        """Marks over the user's namespace."""
+        return Marks(self.shell.user_ns, self.nb.record, kit.describe, self.shell.user_ns_hidden)
+
+    def _options(self, asked: Namespace) -> PromptOptions:
+        given: dict[str, Any] = {}
+        if asked.model:
+            given["model"] = asked.model
+        if asked.system:
+            given["system_message"] = asked.system
+        if asked.max_steps:
+            given["max_steps"] = asked.max_steps
+        if asked.thinking:
+            given["thinking"] = asked.thinking
+        if asked.tools is not None:
+            given["tools"] = tuple(name for name in re.split(r"[\s,]+", asked.tools) if name and name != "none")
+        if asked.schema:
+            try:
+                given["schema"] = self.shell.ev(asked.schema)
+            except Exception as exc:
+                raise UsageError(f"--schema {asked.schema}: {type(exc).__name__}: {exc}") from exc
+        return PromptOptions(**given)
+
+    @no_var_expand
+    @magic_arguments()
+    @argument("-m", "--model", help="model of this turn, as provider/id")
+    @argument("-s", "--session", help="name of the session to talk to; a new name begins one")
+    @argument("-o", "--out", help="variable that gets the result (or its --as form)")
+    @argument("--schema", help="type or JSON schema the answer must fit: a name in your namespace")
+    @argument("--system", help="instruction for this turn only")
+    @argument("--max-steps", type=int, default=0, help="model calls at most")
+    @argument("--thinking", choices=("off", "low", "medium", "high"), help="how much the model thinks")
+    @argument("--context", help="cells to send along: none, above, all, 3-7, or ids")
+    @argument("--tools", help="names of the tools to offer, joined by commas; none for no tools")
+    @argument("-b", "--background", action="store_true", default=False, help="return at once, go on in this cell")
+    @argument("--as", dest="form", choices=("code", "json", "text"), help="form of the result; code makes a cell below")
+    @argument("--append", action="store_true", default=False, help="running this cell again adds a turn")
+    @argument("--no-raise", action="store_true", default=False, help="print a failure, do not fail the cell")
+    @line_cell_magic
+    @_plain_errors
+    def kit(self, line: str, cell: str | None = None) -> Any:
+        """Send a prompt to the session: ``%kit text``, or ``%%kit`` with the prompt below.
+
+        The text is sent as it is. ``@name`` attaches a variable, ``@Out[5]``, ``@fig``, ``@Err``,
+        ``@cell:ID`` and ``@file:path`` what they say; ``@@name`` is only text.
+        """
+        return self._blocking(self._read_kit(line, cell))
+
+    @no_var_expand
+    @line_cell_magic
+    def kit_async(self, line: str, cell: str | None = None) -> Any:
+        """What ``%kit`` and ``%%kit`` become where the cell can wait without blocking."""
+        return self._awaited(lambda me, *args: me._read_kit(*args), line, cell)
+
+    # ------------------------------------------------------------ steer, continue, stop
+
+    def _talking(self, name: str | None = None) -> Any:
+        """The Kit that is meant while something runs: the named one, else the one that runs, else the current."""
+        if name is None:
+            running = self.nb.running()
+            if running:
+                return running[-1].kit
+        return self.nb.kit(name)
+
+    def _read_steer(self, line: str) -> tuple[Run, Namespace] | None:
+        asked, text = opt.read(KitMagics.kit_steer, line, text=True)
+        kit = self._talking(asked.session)
+        if kit.is_running:
+            receipt = self.nb.steer(kit, text, now=asked.now)
+            if receipt.state != "returned":
+                print(f"steer {'sent' if asked.now else 'queued for the next step'}: {text}")
+                return None
+        return self._begin(self._defaults(), text, kit=kit, mode="steer")
+
+    @no_var_expand
+    @magic_arguments()
+    @argument("--now", action="store_true", default=False, help="interrupt the running step or tool first")
+    @argument("-s", "--session", help="name of the session")
+    @line_magic
+    @_plain_errors
+    def kit_steer(self, line: str) -> Any:
+        """Give an instruction: to the running turn at its next step, or, when idle, as a turn of its own."""
+        return self._blocking(self._read_steer(line))
+
+    @no_var_expand
+    @line_magic
+    def kit_steer_async(self, line: str) -> Any:
+        """What ``%kit_steer`` becomes where the cell can wait."""
+        return self._awaited(lambda me, *args: me._read_steer(*args), line)
+
+    def _read_continue(self, line: str) -> tuple[Run, Namespace] | None:
+        asked, text = opt.read(KitMagics.kit_continue, line, text=True)
+        kit = self._talking(asked.session)
+        if kit.is_running:
+            kit.queue_follow_up(text or "Continue.")
+            print("queued: said when the running turn is done")
+            return None
+        return self._begin(self._defaults(), text, kit=kit, mode="follow_up")
+
+    @no_var_expand
+    @magic_arguments()
+    @argument("-s", "--session", help="name of the session")
+    @line_magic
+    @_plain_errors
+    def kit_continue(self, line: str) -> Any:
+        """Let the model go on; while a turn runs, when it would stop."""
+        return self._blocking(self._read_continue(line))
+
+    @no_var_expand
+    @line_magic
+    def kit_continue_async(self, line: str) -> Any:
+        """What ``%kit_continue`` becomes where the cell can wait."""
+        return self._awaited(lambda me, *args: me._read_continue(*args), line)
+
+    @magic_arguments()
+    @argument("--clear", action="store_true", default=False, help="also drop what waits to be said")
+    @argument("-s", "--session", help="name of the session")
+    @line_magic
+    @_plain_errors
+    def kit_stop(self, line: str) -> None:
+        """Stop the running turns; what came so far is kept, unsent steers are listed."""
+        asked, _ = opt.read(KitMagics.kit_stop, line, text=False)
+        kits = [self.nb.kit(asked.session)] if asked.session else [run.kit for run in self.nb.running()]
+        if not any(kit.is_running for kit in kits):
+            print("nothing is running")
+        for kit in dict.fromkeys(kits):
+            dropped = kit.clear_queue() if asked.clear else []
+            self.nb.stop(kit)
+            waiting = dropped or [*kit.queue.steering, *kit.queue.follow_up, *kit.queue.returned]
+            if waiting:
+                print(("dropped: " if asked.clear else "not sent: ") + "; ".join(waiting))
+
+    # ------------------------------------------------------------ approvals
+
+    def _kits(self) -> list[Any]:
+        mine = [self.nb.kit(), *self.nb.kits.values(), *(run.kit for run in self.nb.running())]
+        return list(dict.fromkeys(mine))
+
+    @no_var_expand
+    @magic_arguments()
+    @argument("--always", action="store_true", default=False, help="do not ask again for this")
+    @argument("--arguments", help="edited arguments, as JSON")
+    @line_magic
+    @_plain_errors
+    def kit_approve(self, line: str) -> None:
+        """Say yes to the question that waits; name the call or its tool when several do."""
+        asked, wanted = opt.read(KitMagics.kit_approve, line, text=True)
+        kit, question = find_question(self._kits(), wanted.strip())
+        arguments = None
+        if asked.arguments:
+            try:
+                arguments = json.loads(asked.arguments)
+            except ValueError as exc:
+                raise UsageError(f"--arguments is not JSON: {exc}") from exc
+        scope = "always" if asked.always else "once"
+        self.nb.answer(kit, question.call_id, allow=True, arguments=arguments, scope=scope, by="magic")
+        print(f"approved: {question.tool_name}")
+
+    @no_var_expand
+    @magic_arguments()
+    @argument("--call", default="", help="the call or its tool, when several questions wait")
+    @line_magic
+    @_plain_errors
+    def kit_deny(self, line: str) -> None:
+        """Say no to the question that waits; text after it is the reason, which the model is told."""
+        asked, reason = opt.read(KitMagics.kit_deny, line, text=True)
+        kit, question = find_question(self._kits(), asked.call)
+        self.nb.answer(kit, question.call_id, allow=False, reason=reason.strip(), by="magic")
+        print(f"denied: {question.tool_name}")
+
+    # ------------------------------------------------------------ sessions
+
+    @magic_arguments()
+    @argument("--memory", action="store_true", default=False, help="keep it in memory only")
+    @line_magic
+    @_plain_errors
+    def kit_new(self, line: str) -> None:
+        """Begin a new conversation; the old one stays on disk."""
+        asked, _ = opt.read(KitMagics.kit_new, line, text=False)
+        kit = self.nb.kit()
+        from kit_jupyter.session import Session
+
+        memory = asked.memory or kit.session.path is None
+        kit.resume_sync(Session.memory() if memory else Session.create())
+        kit.clear_conversation_sync()
+        print("new conversation")
+
+    @magic_arguments()
+    @argument("--all", action="store_true", default=False, help="of all folders")
+    @line_magic
+    @_plain_errors
+    def kit_sessions(self, line: str) -> None:
+        """List the sessions of this project, and those that live in this kernel."""
+        opt.read(KitMagics.kit_sessions, line, text=False)
+        from kit_jupyter.session import Session
+
+        current = self.nb.kit()
+        for name, kit in self.nb.kits.items():
+            mark = "*" if kit is current else " "
+            state = "running" if kit.is_running else f"{len(kit.messages)} messages"
+            print(f"{mark} {name}: {kit.session.id} ({state})")
+        for info in Session.listing():
+            print(f"  {info}")
+
+    @no_var_expand
+    @magic_arguments()
+    @line_magic
+    @_plain_errors
+    def kit_resume(self, line: str) -> None:
+        """Go on with another session: a name of this kernel, an id, a file, or the last one."""
+        _, wanted = opt.read(KitMagics.kit_resume, line, text=True)
+        wanted = wanted.strip()
+        from kit_jupyter.session import Session
+
+        if wanted in self.nb.kits:
+            self.nb.use(self.nb.kits[wanted], wanted)
+        else:
+            kit = self.nb.kit()
+            listing = [info for info in Session.listing() if info.id != kit.session.id]
+            if not wanted:
+                if not listing:
+                    raise UsageError("there is no earlier session of this project")
+                wanted = listing[0].id
+            else:
+                near = [i.id for i in listing if i.id.startswith(wanted) or getattr(i, "name", "") == wanted]
+                wanted = near[0] if len(near) == 1 else wanted
+            kit.resume_sync(wanted)
+        kit = self.nb.kit()
+        print(f"resumed {kit.session.id}: {len(kit.messages)} messages")
+        if self.nb.panel is not None:
+            self.nb.panel.follow(kit)
+
+    @no_var_expand
+    @magic_arguments()
+    @argument("-s", "--session", help="name of the new session here")
+    @line_magic
+    @_plain_errors
+    def kit_fork(self, line: str) -> None:
+        """A new session from here, or from the entry named; cells talk to it from now on."""
+        asked, entry = opt.read(KitMagics.kit_fork, line, text=True)
+        kit = self.nb.kit()
+        forked = kit.fork_sync(entry.strip() or None)
+        kit.resume_sync(forked)
+        if asked.session:
+            self.nb.use(kit, asked.session)
+        print(f"forked into {forked.id}")
+
+    @magic_arguments()
+    @line_magic
+    @_plain_errors
+    def kit_tree(self, line: str) -> None:
+        """Show the session's tree of branches."""
+        opt.read(KitMagics.kit_tree, line, text=False)
+        print(self.nb.kit().session.tree())
+
+    @no_var_expand
+    @magic_arguments()
+    @argument("-n", "--turns", type=int, default=1, help="how many turns to take back")
+    @line_magic
+    @_plain_errors
+    def kit_undo(self, line: str) -> None:
+        """Take back the last turn: it stays as a branch, the model does not see it any more."""
+        asked, _ = opt.read(KitMagics.kit_undo, line, text=False)
+        kit = self.nb.kit()
+        for _ in range(max(1, asked.turns)):
+            branch = [entry for entry in kit.session.branch() if entry.message is not None]
+            if not branch:
+                raise UsageError("there is nothing to take back")
+            turn_id = branch[-1].message.turn_id  # type: ignore[union-attr]
+            first = kit.session.turn_entries(turn_id)[0]
+            kit.branch_sync(first.parent)
+        print(f"taken back; {len(kit.messages)} messages remain")
+
+    def _read_compact(self, line: str) -> None:
+        _, instructions = opt.read(KitMagics.kit_compact, line, text=True)
+        summary = self.nb.kit().compact_sync(instructions.strip() or None)
+        print(f"compacted to {len(summary):,} characters")
+
+    @no_var_expand
+    @magic_arguments()
+    @line_magic
+    @_plain_errors
+    def kit_compact(self, line: str) -> None:
+        """Summarise the old history now; text after it says what matters."""
+        self._read_compact(line)
+
+    @no_var_expand
+    @line_magic
+    def kit_compact_async(self, line: str) -> Any:
+        """What ``%kit_compact`` becomes where the cell can wait."""
+
+        async def go() -> None:
+            try:
+                _, instructions = opt.read(KitMagics.kit_compact, line, text=True)
+                summary = await self.nb.kit().compact(instructions.strip() or None)
+            except opt.HelpAsked as help_asked:
+                print(help_asked)
+                return
+            except KitError as exc:
+                raise shortened(exc) from exc.__cause__
+            print(f"compacted to {len(summary):,} characters")
+
+        return go()
+
+    # ------------------------------------------------------------ fix, context, show
+
+    def _read_fix(self, line: str) -> tuple[Run, Namespace]:
+        asked, wish = opt.read(KitMagics.kit_fix, line, text=True)
+        cell = self.nb.record.last_error
+        if cell is None:
+            raise UsageError("no cell has failed in this kernel")
+        text = wish.strip() or "This cell failed. Say why in one or two sentences, and give the corrected cell."
+        attached = Attached(
+            mark="Err", kind="error", parts=(TextPart(f"<attached mark=\"@Err\">\n{error_text(cell)}\n</attached>"),)
+        )
+        given = self._defaults(form="code" if asked.insert else None)
+        return self._begin(given, text, attachments=Attachments(text=text, attached=(attached,)))
+
+    @no_var_expand
+    @magic_arguments()
+    @argument("--insert", action="store_true", default=False, help="put the corrected code into a cell below")
+    @line_magic
+    @_plain_errors
+    def kit_fix(self, line: str) -> Any:
+        """Ask about the last error: the failed cell's source and its traceback go along."""
+        return self._blocking(self._read_fix(line))
+
+    @no_var_expand
+    @line_magic
+    def kit_fix_async(self, line: str) -> Any:
+        """What ``%kit_fix`` becomes where the cell can wait."""
+        return self._awaited(lambda me, *args: me._read_fix(*args), line)
+
+    @no_var_expand
+    @magic_arguments()
+    @argument("--context", default="none", help="cells: none, above, all, 3-7, or ids")
+    @argument("--last", action="store_true", default=False, help="what was sent last")
+    @line_magic
+    @_plain_errors
+    def kit_context(self, line: str) -> None:
+        """Show what would be sent with this text, or with ``--last`` what was."""
+        asked, text = opt.read(KitMagics.kit_context, line, text=True)
+        kit = self.nb.kit()
+        if asked.last:
+            print(kit.last_request if kit.last_request is not None else "nothing has been sent yet")
+            return
+        made = self.attachments(kit, text, asked.context)
+        print(f"model: {kit.model or 'chosen at the first prompt'}")
+        print(f"system prompt: {len(kit.system):,} characters")
+        print(f"history: {len(kit.messages)} messages")
+        print(f"tools: {', '.join(kit.tools) or 'none'}")
+        if text:
+            print(f"text: {made.text}")
+        for one in made.attached:
+            print(f"@{one.mark} ({one.kind}, {one.size}):\n{one.preview}")
+        if made.warning:
+            print(made.warning)
+
+    @magic_arguments()
+    @argument("--error", action="store_true", default=False, help="the last failure with its causes")
+    @line_magic
+    @_plain_errors
+    def kit_show(self, line: str) -> None:
+        """Show the whole conversation, also what came while no browser looked."""
+        asked, _ = opt.read(KitMagics.kit_show, line, text=False)
+        if asked.error:
+            print(causes(self.nb.last_error[1]) if self.nb.last_error is not None else "nothing has failed")
+            return
+        from kit_jupyter.jupyter.history import turns_of
+        from kit_jupyter.jupyter.transcript import bundle
+
+        turns = turns_of(self.nb.kit().session.transcript())
+        if not turns:
+            print("no conversation yet")
+        for turn in turns:
+            data = bundle({**turn.saved(), "showPrompt": True})
+            publish(data, {})
+
+    # ------------------------------------------------------------ what there is
+
+    @no_var_expand
+    @magic_arguments()
+    @line_magic
+    @_plain_errors
+    def kit_model(self, line: str) -> None:
+        """Show the model, or switch to another; the conversation goes on."""
+        _, name = opt.read(KitMagics.kit_model, line, text=True)
+        kit = self.nb.kit()
+        if name.strip():
+            self.nb.config.check_turn(kit, PromptOptions(model=name.strip()))
+            kit.model = name.strip()
+        why = f" ({kit.model_reason})" if getattr(kit, "model_reason", "") else ""
+        print((kit.model or "chosen at the first prompt") + why)
+
+    @magic_arguments()
+    @line_magic
+    @_plain_errors
+    def kit_tools(self, line: str) -> None:
+        """List the tools the model may call."""
+        opt.read(KitMagics.kit_tools, line, text=False)
+        tools = self.nb.kit().tools
+        for name, tool in tools.items():
+            print(f"{name}: {(tool.spec.description.splitlines() or [''])[0]}")
+        if not tools:
+            print("no tools; Kit(tools=[...]) gives some")
+
+    @magic_arguments()
+    @line_magic
+    @_plain_errors
+    def kit_usage(self, line: str) -> None:
+        """Tokens and cost of this conversation."""
+        opt.read(KitMagics.kit_usage, line, text=False)
+        usage = self.nb.kit().usage
+        tokens = usage.tokens
+        print(f"{tokens.input or 0:,} tokens in, {tokens.output or 0:,} out, {tokens.cache_read or 0:,} from cache")
+        print("cost unknown" if usage.cost is None else f"${usage.cost:.4f}")
+
+    @magic_arguments()
+    @line_magic
+    @_plain_errors
+    def kit_trifecta(self, line: str) -> None:
+        """What this session could leak: private data, untrusted text and a way out."""
+        opt.read(KitMagics.kit_trifecta, line, text=False)
+        print(self.nb.kit().trifecta)
+
+    @magic_arguments()
+    @line_magic
+    @_plain_errors
+    def kit_doctor(self, line: str) -> None:
+        """What works in this kernel and what does not."""
+        opt.read(KitMagics.kit_doctor, line, text=False)
+        from kit_jupyter.jupyter.doctor import report
+
+        print(report(self.nb))
+
+    @magic_arguments()
+    @line_magic
+    @_plain_errors
+    def kit_keys(self, line: str) -> None:
+        """Keys of the Lab extension."""
+        opt.read(KitMagics.kit_keys, line, text=False)
+        from kit_jupyter.jupyter.doctor import keys
+
+        print(keys())
+
+    @magic_arguments()
+    @argument("--new-view", action="store_true", default=False, help="a view of its own in Lab")
+    @line_magic
+    @_plain_errors
+    def kit_panel(self, line: str) -> None:
+        """Open the chat panel in this cell; the Lab extension shows the same at the side."""
+        opt.read(KitMagics.kit_panel, line, text=False)
+        from kit_jupyter.jupyter.panel import open_panel
+
+        open_panel(self.nb)
+
+    @magic_arguments()
+    @argument("--dot", action="store_true", default=False, help="only cells that begin with a dot are prompts")
+    @line_magic
+    @_plain_errors
+    def kit_mode(self, line: str) -> None:
+        """``on``: cells are prompts (``%`` and ``!`` still work, ``;`` in front runs Python); ``off``: Python again."""
+        asked, word = opt.read(KitMagics.kit_mode, line, text=True)
+        word = word.strip()
+        if word not in ("on", "off"):
+            raise UsageError(f"%kit_mode takes on or off, got {word!r}")
+        self.nb.hooks.prompt_mode = (_dot_cells if asked.dot else _all_cells) if word == "on" else None
+        on = "cells are prompts; begin with ; for Python, %kit_mode off to leave"
+        print(on if word == "on" else "cells are Python")
+
+
+def _all_cells(lines: list[str]) -> list[str]:
+    first = next((line for line in lines if line.strip()), "")
+    if not first or first.lstrip().startswith(("%", "!", "?")):
+        return lines
+    if first.startswith(";"):
+        at = lines.index(first)
+        return [*lines[:at], first[1:].lstrip(" "), *lines[at + 1 :]]
+    return ["%%kit\n", *lines]
+
+
+def _dot_cells(lines: list[str]) -> list[str]:
+    if not lines or not lines[0].startswith("."):
+        return lines
+    return ["%%kit\n", lines[0][1:].lstrip(" "), *lines[1:]]
+
+
+def _code_of(text: str) -> str:
+    """Code blocks of an answer, joined; the whole answer when there is none."""
+    blocks = re.findall(r"^ {0,3}(`{3,}|~{3,})[^\n]*\n(.*?)^ {0,3}\1[`~]*[ \t]*$", text, re.M | re.S)
+    return "\n\n".join(body.rstrip("\n") for _, body in blocks) if blocks else text.strip()
+
+
+def _json_of(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except ValueError:
+        pass
+    try:
+        return json.loads(_code_of(text))
+    except ValueError as exc:
+        raise UsageError(f"--as json: the answer is not JSON ({exc}); --schema asks for one that fits") from exc

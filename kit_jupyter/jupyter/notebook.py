@@ -1,0 +1,446 @@
+"""What one IPython shell has of kit: its sessions, the turns that its cells run, its configuration.
+
+Theory of operation
+-------------------
+A cell's turn is a `Run`: `begin` starts it on the engine and shows it; `wait` (or `wait_blocking`)
+serves it on the user's thread and leaves the final bundle; a background run is finished by the
+kernel's own loop. Whoever starts a turn, the cell's parent message is bound in the turn's context,
+so its output lands in its cell. `Verbs` are what a browser or the control channel may ask for; each
+is one safe call of the Kit.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import hashlib
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from kit_jupyter import events as ev
+from kit_jupyter.errors import KitError, UsageError
+from kit_jupyter.jupyter import display
+from kit_jupyter.jupyter.approvals import ask_by_stdin
+from kit_jupyter.jupyter.cells import CellFinder
+from kit_jupyter.jupyter.config import KitNotebook
+from kit_jupyter.jupyter.presenter import Presenter
+from kit_jupyter.jupyter.shell import (
+    Parent,
+    ShellHooks,
+    bind_parent,
+    current_parent,
+    is_kernel,
+    main_loop,
+    probes,
+    turn_interrupts,
+)
+from kit_jupyter.jupyter.turns import TurnModel
+from kit_jupyter.kit import Handle, Kit
+from kit_jupyter.loop import Desk
+from kit_jupyter.messages import CellRef, Part
+from kit_jupyter.settings import PromptOptions
+from kit_jupyter.turn import TurnResult
+
+__all__ = ["Notebook", "Run"]
+
+
+@dataclass(slots=True, eq=False)
+class Run:
+    """A turn that a cell (or the panel) started."""
+
+    kit: Kit
+    handle: Handle
+    model: TurnModel
+    desk: Desk
+    parent: Parent
+    shown: Any
+    text: str = ""
+    background: bool = False
+    began: float = field(default_factory=time.monotonic)
+    finished: bool = False
+    stop_asked: bool = False
+
+
+class Notebook:
+    """Everything kit has in one shell.
+
+    Parameters
+    ----------
+    ip : InteractiveShell
+    make_kit : callable(session) -> Kit, or None
+        Makes a session's Kit; `session` is as for `Kit`. None: a plain `Kit` with the configuration's settings.
+    """
+
+    def __init__(self, ip: Any, make_kit: Callable[..., Kit] | None = None) -> None:
+        self.ip = ip
+        self.config = KitNotebook(parent=ip)
+        self.finder = CellFinder()
+        self.runs: dict[str, Run] = {}
+        self.kits: dict[str, Kit] = {}
+        self.name = "main"
+        self.panel: Any = None
+        self.magics: Any = None
+        #: More operations of the control channel, by name; the Lab side adds its own here.
+        self.requests: dict[str, Callable[[dict[str, Any]], dict[str, Any]]] = {}
+        self._make_kit = make_kit
+        self._presenters: dict[Kit, Presenter] = {}
+        self._lock = threading.RLock()
+        self.hooks = ShellHooks(ip, self.on_request, lambda: bool(self.running()))
+        self.last_error: tuple[str, BaseException] | None = None
+        from kit_jupyter.jupyter.record import CellRecord
+
+        self.record = CellRecord(ip)
+
+    # -- sessions
+
+    def kit(self, name: str | None = None) -> Kit:
+        """The Kit of session `name`; without a name, the one in the namespace, made when there is none."""
+        if name is None:
+            mine = self.ip.user_ns.get("kit")
+            if isinstance(mine, Kit):
+                self.presenter(mine)
+                return mine
+            name = self.name
+        with self._lock:
+            kit = self.kits.get(name)
+            if kit is None or getattr(kit, "_is_closed", False):
+                kit = self.kits[name] = self.make()
+        self.presenter(kit)
+        return kit
+
+    def make(self, session: Any = None) -> Kit:
+        """A new Kit with this shell's configuration."""
+        settings = self.config.kit_settings()
+        if self._make_kit is not None:
+            kit = self._make_kit(session=session, config=self.ip.config, **settings)
+        else:
+            kit = Kit(session=session, config=self.ip.config, **settings)
+        self.config.check_kit(kit)
+        return kit
+
+    def use(self, kit: Kit, name: str) -> None:
+        """Make `kit` the session that cells talk to."""
+        self.kits[name] = kit
+        self.name = name
+        self.ip.user_ns["kit"] = kit
+        self.presenter(kit)
+        if self.panel is not None:
+            self.panel.follow(kit)
+
+    def name_of(self, kit: Kit) -> str:
+        """The name under which `kit` is known here."""
+        return next((name for name, known in self.kits.items() if known is kit), "kit")
+
+    def presenter(self, kit: Kit) -> Presenter:
+        """The presenter of `kit`."""
+        with self._lock:
+            found = self._presenters.get(kit)
+            if found is None:
+                found = self._presenters[kit] = Presenter(kit, self._on_question)
+                found.tell_bar(model=kit.model, session=self.name_of(kit))
+            return found
+
+    def running(self) -> list[Run]:
+        """Runs that have not ended, oldest first."""
+        return [run for run in list(self.runs.values()) if not run.handle.future.done()]
+
+    # -- a cell's turn
+
+    def begin(
+        self,
+        kit: Kit,
+        text: str,
+        *,
+        mode: str = "prompt",
+        options: PromptOptions | None = None,
+        parts: Sequence[Part] = (),
+        chips: Sequence[dict[str, Any]] = (),
+        cell: CellRef | None = None,
+        background: bool = False,
+        ui: str | None = None,
+    ) -> Run:
+        """Start a turn and show it in the present cell.
+
+        Raises
+        ------
+        UsageError
+            What `Kit.start` refuses at once, and a model or address that the configuration locks.
+        """
+        self.config.check_turn(kit, options)
+        way = display.choose(self.ip, ui or self.config.ui)
+        parent = current_parent(self.ip)
+        presenter = self.presenter(kit)
+        loop = main_loop(self.ip)
+        desk = Desk(loop)
+        kit.is_attended = is_kernel(self.ip) and way != "static"
+        context = contextvars.copy_context()
+        context.run(bind_parent, self.ip, parent)
+        handle = context.run(
+            lambda: kit.start(text, mode=mode, options=options, parts=parts, cell=cell, desk=desk)
+        )
+        model = presenter.turn(handle.turn_id)
+        note = self._note(kit, options)
+        if chips or note:
+            model.touch(chips=chips, note=note)
+        shown = display.make(
+            way,
+            self.ip,
+            self.on_message,
+            watch=not background and is_kernel(self.ip) and probes(self.ip)["concurrent_comms"],
+            parent=parent,
+        )
+        run = Run(kit, handle, model, desk, parent, shown, text=text, background=background)
+        self.runs[handle.turn_id] = run
+        try:
+            shown.show(model)
+        except BaseException:
+            handle.abort()
+            raise
+        if background:
+            self._finish_later(run)
+        return run
+
+    def _note(self, kit: Kit, options: PromptOptions | None) -> str:
+        info = getattr(kit, "model_info", None)
+        try:
+            return str(getattr(info, "note", "") or "")
+        except KitError:
+            return ""
+
+    async def wait(self, run: Run) -> TurnResult:
+        """Wait for a run under the kernel's loop.
+
+        Raises
+        ------
+        KeyboardInterrupt
+            If Kernel → Interrupt stopped it, so that the cells queued behind it do not run.
+        """
+
+        def stop() -> None:
+            run.stop_asked = True
+            run.kit._abort_here(run.handle.turn_id)
+
+        with turn_interrupts(stop):
+            try:
+                return await run.handle
+            except asyncio.CancelledError:
+                run.handle.abort()
+                raise KeyboardInterrupt from None
+            finally:
+                self.finish(run)
+
+    def wait_blocking(self, run: Run) -> TurnResult:
+        """Wait for a run on this thread."""
+        try:
+            return run.handle.result()
+        finally:
+            self.finish(run)
+
+    def finish(self, run: Run) -> None:
+        """Leave the final bundle in the cell; on the user's thread, in the cell's context."""
+        if run.finished:
+            return
+        run.finished = True
+        self.runs.pop(run.handle.turn_id, None)
+        run.shown.finish(run.model, self.metadata(run))
+
+    def metadata(self, run: Run) -> dict[str, Any]:
+        """What the output's metadata says of the turn; no secrets."""
+        usage = run.model.facts.get("usage")
+        tokens = getattr(usage, "tokens", None)
+        prompt = run.text.encode("utf-8", "replace")
+        return {
+            "model": str(run.model.facts.get("model", run.kit.model)),
+            "session": run.kit.session.id,
+            "turn": run.handle.turn_id,
+            "tokens": {"input": getattr(tokens, "input", None), "output": getattr(tokens, "output", None)},
+            "prompt_sha256": hashlib.sha256(prompt).hexdigest(),
+        }
+
+    def _finish_later(self, run: Run) -> None:
+        context = contextvars.copy_context()
+        loop = main_loop(self.ip)
+
+        def done(_: Any) -> None:
+            if loop is not None and not loop.is_closed():
+                loop.call_soon_threadsafe(self._finish_quietly, run, context=context)
+            else:
+                context.run(self._finish_quietly, run)
+
+        run.handle.future.add_done_callback(done)
+
+    def _finish_quietly(self, run: Run) -> None:
+        run.handle.future.exception()  # seen: the cell shows it
+        self.finish(run)
+
+    # -- questions
+
+    def _on_question(self, event: ev.ApprovalAsked) -> None:
+        run = self.runs.get(event.turn_id)
+        if run is None or run.background or not run.kit.is_attended:
+            return  # the panel, or %kit_approve, or nobody
+        state = probes(self.ip) if is_kernel(self.ip) else {}
+        served = state.get("concurrent_comms") or state.get("fast_lane")
+        if run.shown.can_ask and served:
+            hello = run.shown.view.hello if getattr(run.shown, "view", None) is not None else None
+            if hello is None or hello.is_set():
+                return
+
+            def nobody_answered() -> None:
+                if not hello.is_set():
+                    ask_by_stdin(run, event.call_id)
+
+            timer = threading.Timer(display.HELLO_SECONDS, nobody_answered)
+            timer.daemon = True
+            timer.start()
+            return
+        ask_by_stdin(run, event.call_id)
+
+    # -- verbs: what a browser, the control channel or a magic in another cell may say; any thread
+
+    def on_message(self, view: Any, message: dict[str, Any]) -> None:
+        """Take what a browser says; never blocks, never raises."""
+        try:
+            self._verb(view, message)
+        except KitError as exc:
+            view.set_bar(note=exc.message)
+
+    def _verb(self, view: Any, message: dict[str, Any]) -> None:
+        run = self._run_of(view, message.get("turn"))
+        kit = run.kit if run is not None else getattr(view, "kit", None) or self.kit()
+        match message.get("kind"):
+            case "abort":
+                if message.get("clear"):
+                    kit.clear_queue()
+                self.stop(kit)
+            case "steer":
+                self.steer(kit, str(message.get("text", "")), now=bool(message.get("now")))
+            case "follow_up":
+                text = str(message.get("text", ""))
+                if kit.is_running:
+                    kit.queue_follow_up(text or "Continue.")
+                else:
+                    self._panel_turn(view, kit, text, mode="follow_up" if not text else "prompt")
+            case "submit":
+                text = str(message.get("text", ""))
+                if kit.is_running:
+                    self.steer(kit, text)
+                else:
+                    self._panel_turn(view, kit, text)
+            case "approve":
+                self.answer(
+                    kit,
+                    str(message.get("call", "")),
+                    allow=message.get("allow") is True,
+                    reason=str(message.get("reason") or ""),
+                    scope="always" if message.get("scope") == "always" else "once",
+                    arguments=message.get("arguments"),
+                    by="widget",
+                )
+            case "fork" | "ask" if self.panel is not None:
+                self.panel.verb(view, message)
+
+    def _run_of(self, view: Any, key: Any) -> Run | None:
+        for run in list(self.runs.values()):
+            if run.model.key == key or getattr(run.shown, "view", None) is view:
+                return run
+        return None
+
+    def _panel_turn(self, view: Any, kit: Kit, text: str, mode: str = "prompt") -> None:
+        if self.panel is None:
+            raise UsageError("no turn is running here; write a new %%kit cell")
+        self.panel.submit(view, kit, text, mode)
+
+    def stop(self, kit: Kit) -> None:
+        """Stop the running turn of `kit`, user code that it runs included. Any thread."""
+        kit.abort()  # the desk interrupts the user's code, if any runs, as part of it
+
+    def steer(self, kit: Kit, text: str, *, now: bool = False) -> Any:
+        """Say something to the running turn. Any thread.
+
+        Raises
+        ------
+        UsageError
+            If there is nothing to say, or no turn to say it to.
+        """
+        if not text.strip():
+            raise UsageError("the steer is empty; say what should change")
+        receipt = kit.queue_steer(text, now=now)
+        return receipt
+
+    def answer(
+        self,
+        kit: Kit,
+        call: str,
+        *,
+        allow: bool,
+        reason: str = "",
+        scope: str = "once",
+        arguments: Any = None,
+        by: str = "",
+    ) -> bool:
+        """Answer a question; False when it waits no more. Any thread."""
+        try:
+            if allow:
+                kit.approve(call, arguments=arguments, scope=scope, by=by)
+            else:
+                kit.deny(call, reason, by=by)
+        except UsageError:
+            return False
+        return True
+
+    def on_request(self, content: dict[str, Any]) -> dict[str, Any]:
+        """Answer a request of the control channel; on its thread, hands over only.
+
+        Operations: ``hello``, ``stop`` (with ``clear``), ``steer`` (``text``, ``now``), ``approve``.
+        """
+        more = self.requests.get(str(content.get("op")))
+        if more is not None:
+            return more(content)
+        runs = self.running()
+        match content.get("op"):
+            case "hello":
+                return {
+                    "version": 1,
+                    "running": bool(runs),
+                    "turns": [run.model.key for run in runs],
+                    "panel": getattr(getattr(self.panel, "view", None), "model_id", None),
+                }
+            case "stop":
+                for run in runs:
+                    if content.get("clear"):
+                        run.kit.clear_queue()
+                    self.stop(run.kit)
+                return {"stopped": len(runs)}
+            case "steer":
+                if not runs:
+                    return {"status": "error", "message": "no turn is running"}
+                receipt = self.steer(runs[-1].kit, str(content.get("text", "")), now=bool(content.get("now")))
+                return {"state": receipt.state}
+            case "approve":
+                done = any(
+                    self.answer(
+                        run.kit,
+                        str(content.get("call", "")),
+                        allow=content.get("allow") is True,
+                        reason=str(content.get("reason") or ""),
+                        by="control",
+                    )
+                    for run in runs
+                )
+                return {"answered": done}
+        return {"status": "error", "message": f"unknown op {content.get('op')!r}; known: hello, stop, steer, approve"}
+
+    # -- the end
+
+    def close(self) -> None:
+        """Stop what runs and let go of everything."""
+        for run in self.running():
+            run.handle.abort()
+        for presenter in self._presenters.values():
+            presenter.close()
+        self._presenters.clear()
+        self.record.close()

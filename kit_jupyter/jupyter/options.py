@@ -1,0 +1,98 @@
+"""Options of magics: read from the front of a line, the rest is left byte for byte.
+
+IPython's own `magic_arguments` describe them, so that ``%%kit?`` and ``--help`` show what there is;
+but the text after the options belongs to the model, and no parser may touch its quotes.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+from argparse import Namespace
+from collections.abc import Callable
+from typing import Any
+
+from IPython.core.magic_arguments import MagicArgumentParser
+
+from kit_jupyter.errors import UsageError
+
+__all__ = ["HelpAsked", "names_of", "read"]
+
+
+class HelpAsked(Exception):
+    """``--help`` was given; the text is the first argument."""
+
+
+def _parser(fn: Callable[..., Any]) -> MagicArgumentParser:
+    parser: MagicArgumentParser = fn.parser  # type: ignore[attr-defined]  # set by magic_arguments
+    return parser
+
+
+def names_of(fn: Callable[..., Any]) -> dict[str, Any]:
+    """Option strings of a magic, to their argparse actions."""
+    return {name: action for action in _parser(fn)._actions for name in action.option_strings}
+
+
+def read(fn: Callable[..., Any], line: str, *, text: bool) -> tuple[Namespace, str]:
+    """Options at the front of `line`, and the rest of it.
+
+    Parameters
+    ----------
+    fn : magic function made with ``@magic_arguments``
+    text : bool
+        Free text may follow; else anything left over is an error.
+
+    Raises
+    ------
+    UsageError
+        Names an unknown option and the nearest one, a missing or a bad value.
+    HelpAsked
+        For ``--help`` and ``-h``.
+    """
+    options = names_of(fn)
+    parser = _parser(fn)
+    values = {action.dest: action.default for action in parser._actions if action.dest != "help"}
+    rest = line
+    while True:
+        found = re.match(r"\s*(-{1,2}[A-Za-z][\w-]*)(=|\s+|$)", rest)
+        if re.match(r"\s*--(\s|$)", rest):
+            rest = re.sub(r"^\s*--\s?", "", rest, count=1)
+            break
+        if found is None:
+            break
+        name, after = found[1], rest[found.end() :]
+        if name in ("-h", "--help"):
+            raise HelpAsked(parser.format_help())
+        action = options.get(name)
+        if action is None:
+            near = difflib.get_close_matches(name, [*options, "--help"], n=1, cutoff=0.5)
+            hint = f"; did you mean {near[0]}?" if near else f"; options: {', '.join(sorted(options))}"
+            raise UsageError(f"unknown option {name}{hint} (text that begins with a dash goes after --)")
+        if action.nargs == 0:
+            values[action.dest] = action.const
+            rest = after
+            continue
+        value, rest = _value(name, after)
+        if action.choices is not None and value not in action.choices:
+            near = difflib.get_close_matches(value, list(action.choices), n=1)
+            hint = f"; did you mean {near[0]}?" if near else ""
+            raise UsageError(f"{name} must be one of {', '.join(action.choices)}, got {value!r}{hint}")
+        try:
+            values[action.dest] = action.type(value) if callable(action.type) else value
+        except (TypeError, ValueError) as exc:
+            kind = getattr(action.type, "__name__", "value")
+            raise UsageError(f"{name} needs {'a whole number' if kind == 'int' else kind}, got {value!r}") from exc
+    if not text and rest.strip():
+        raise UsageError(f"nothing may follow here, got {rest.strip()!r}; --help shows the options")
+    return Namespace(**values), rest.lstrip(" \t")
+
+
+def _value(name: str, after: str) -> tuple[str, str]:
+    quoted = re.match(r"\s*(?:\"((?:[^\"\\]|\\.)*)\"|'((?:[^'\\]|\\.)*)')", after)
+    if quoted:
+        raw = quoted[1] if quoted[1] is not None else quoted[2]
+        return re.sub(r"\\([\"'\\])", r"\1", raw), after[quoted.end() :]
+    plain = re.match(r"\s*(\S+)", after)
+    if plain is None:
+        raise UsageError(f"{name} needs a value")
+    return plain[1], after[plain.end() :]

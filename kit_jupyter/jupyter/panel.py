@@ -1,0 +1,243 @@
+"""The chat panel: one view of the whole conversation, with a composer.
+
+Theory of operation
+-------------------
+There is one panel per shell; opening it again shows the same model in another place, so a cell, a
+view of its own and the Lab extension's side panel show one conversation. Turns that the panel
+starts run detached: their tools are served by the kernel's own loop between cells, or by a cell
+that waits just then. What the browser asks comes on any thread; verbs that change the session are
+handed to the engine.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from kit_jupyter.errors import KitError, UsageError
+from kit_jupyter.jupyter import display
+from kit_jupyter.jupyter.context import Attachments, Marks
+from kit_jupyter.jupyter.history import turns_of
+from kit_jupyter.jupyter.notebook import Notebook, Run
+from kit_jupyter.jupyter.protocol import WIDGET_MIME
+from kit_jupyter.jupyter.shell import bind_parent, current_parent, keep_frontend_routing, main_loop
+from kit_jupyter.jupyter.turns import TurnModel
+from kit_jupyter.loop import Desk, engine
+
+if TYPE_CHECKING:
+    from kit_jupyter.jupyter.view import ChatView
+    from kit_jupyter.kit import Kit
+
+__all__ = ["Panel", "open_panel"]
+
+COMM_TARGET = "kit.chat"
+
+
+class _Shown:
+    """A panel's turn is shown by the panel; nothing stays in a cell."""
+
+    can_ask = True
+
+    def __init__(self, view: Any) -> None:
+        self.view = view
+
+    def show(self, turn: TurnModel) -> None:
+        """The panel has it already."""
+
+    def finish(self, turn: TurnModel, metadata: dict[str, Any]) -> None:
+        """It stays in the panel."""
+
+
+class Panel:
+    """The panel of one shell.
+
+    Parameters
+    ----------
+    notebook : Notebook
+    """
+
+    def __init__(self, notebook: Notebook) -> None:
+        from kit_jupyter.jupyter.view import ChatView
+
+        self.nb = notebook
+        self.view: ChatView = ChatView(notebook.on_message, panel=True)
+        keep_frontend_routing(self.view)
+        # Detached turns have no cell: what they print goes where the panel was opened.
+        self.parent = current_parent(notebook.ip)
+        self.desk = Desk(main_loop(notebook.ip))
+        self._listening: list[Any] = []
+        self.kit: Kit = notebook.kit()
+        self.follow(self.kit)
+
+    def follow(self, kit: Kit) -> None:
+        """Show this Kit's conversation from here on."""
+        for stop in self._listening:
+            stop()
+        self.kit = kit
+        presenter = self.nb.presenter(kit)
+        self.view.kit = kit
+        self.repaint()
+        self._listening = [
+            presenter.on_turn(self.view.add),
+            presenter.on_bar(lambda facts: self.view.set_bar(**facts)),
+            presenter.on_branch(self.repaint),
+        ]
+        self.view.set_bar(
+            model=kit.model or "",
+            models=self._models(),
+            session=self.nb.name_of(kit),
+            sessions=list(self.nb.kits) or ["main"],
+            running=kit.is_running,
+        )
+
+    def repaint(self) -> None:
+        """Show the branch that is current: stored turns, and the one that runs."""
+        presenter = self.nb.presenter(self.kit)
+        turns = []
+        for stored in turns_of(self.kit.session.transcript()):
+            live = presenter.turns.get(stored.turn_id)
+            turns.append(live if live is not None else stored)
+        turns += [turn for turn in presenter.turns.values() if not turn.ended and turn not in turns]
+        self.view.show_only(turns)
+
+    def _models(self) -> list[str]:
+        from kit_jupyter.jupyter.config import admin_locks
+
+        try:
+            locked = admin_locks().models
+        except KitError:
+            return []
+        return [name for name in locked or () if "*" not in name]
+
+    def marks(self) -> Marks:
+        """Marks over the user's namespace."""
+        ip = self.nb.ip
+        return Marks(ip.user_ns, self.nb.record, self.kit.describe, ip.user_ns_hidden)
+
+    # -- what the browser asks; any thread
+
+    def submit(self, view: Any, kit: Kit, text: str, mode: str = "prompt") -> None:
+        """Start a detached turn. Any thread.
+
+        Raises
+        ------
+        UsageError
+            For an empty prompt, or a model that is locked.
+        """
+        if mode == "prompt" and not text.strip():
+            raise UsageError("the prompt is empty; write something to ask")
+        self.nb.config.check_turn(kit, None)
+        # Describing a user's object runs the user's code: on the user's thread, before the turn.
+        engine.start(self._begin(view, kit, text, mode), self.desk)
+
+    async def _begin(self, view: Any, kit: Kit, text: str, mode: str) -> None:
+        try:
+            made = await self.desk.run(self.marks().read, text) if mode == "prompt" else Attachments(text=text)
+            bind_parent(self.nb.ip, self.parent)
+            kit.is_attended = True
+            handle = kit.start(made.text, mode=mode, parts=made.parts, desk=self.desk)
+        except KitError as exc:
+            view.set_bar(note=exc.message)
+            return
+        model = self.nb.presenter(kit).turn(handle.turn_id)
+        if made.chips:
+            model.touch(chips=made.chips)
+        run = Run(kit, handle, model, self.desk, self.parent, _Shown(view), text=text, background=True)
+        self.nb.runs[handle.turn_id] = run
+
+        def ended(future: Any) -> None:
+            future.exception()
+            self.nb.finish(run)
+
+        handle.future.add_done_callback(ended)
+        if made.warning:
+            view.set_bar(note=made.warning)
+
+    def verb(self, view: Any, message: dict[str, Any]) -> None:
+        """Take a ``fork`` or an ``ask``. Any thread."""
+        match message.get("kind"), message.get("what") or message.get("do"):
+            case "ask", "complete":
+                begin = str(message.get("text", ""))
+                view.answer(completions={"text": begin, "names": self.marks().names(begin)[:20]})
+            case "ask", "chip":
+                engine.start(self._chip(view, str(message.get("mark", ""))), self.desk)
+            case "ask", "model":
+                engine.start(self._choose_model(view, str(message.get("name", ""))))
+            case "ask", "session":
+                name = str(message.get("name", ""))
+                if name in self.nb.kits:
+                    self.nb.use(self.nb.kits[name], name)
+            case "fork", "retry":
+                engine.start(self._retry(view, message.get("turn")))
+            case "fork", ("branch" | "fork") as what:
+                engine.start(self._move(view, message.get("turn"), message.get("entry"), what))
+
+    async def _chip(self, view: Any, mark: str) -> None:
+        try:
+            made = await self.desk.run(self.marks().attach, mark)
+        except KitError:
+            return
+        if made is not None:
+            view.answer(chip=made.chip())
+
+    async def _choose_model(self, view: Any, name: str) -> None:
+        try:
+            from kit_jupyter.settings import PromptOptions
+
+            self.nb.config.check_turn(self.kit, PromptOptions(model=name))
+            self.kit.model = name
+        except KitError as exc:
+            view.set_bar(note=exc.message, model=self.kit.model)
+
+    def _turn(self, key: Any) -> TurnModel | None:
+        return next((turn for turn in self.view.turns if turn.key == key), None)
+
+    async def _retry(self, view: Any, key: Any) -> None:
+        turn = self._turn(key)
+        if turn is None or not turn.prompt:
+            return
+        try:
+            first = self.kit.session.turn_entries(turn.turn_id)[0]
+            await self.kit.branch(first.parent)
+            self.submit(view, self.kit, turn.prompt)
+        except (KitError, IndexError) as exc:
+            view.set_bar(note=str(exc))
+
+    async def _move(self, view: Any, key: Any, entry: Any, what: str) -> None:
+        turn = self._turn(key)
+        target = entry or (turn.facts.get("entry") if turn is not None else None)
+        try:
+            if turn is not None and not entry:
+                target = self.kit.session.turn_entries(turn.turn_id)[-1].id
+            if what == "fork":
+                await self.kit.resume(await self.kit.fork(target))
+            else:
+                await self.kit.branch(target)
+        except (KitError, IndexError) as exc:
+            view.set_bar(note=str(exc))
+
+
+def open_panel(notebook: Notebook) -> Panel:
+    """Open the panel, or show the open one here too; the Lab extension is told of it."""
+    if notebook.panel is None:
+        notebook.panel = Panel(notebook)
+    panel: Panel = notebook.panel
+    data = {
+        WIDGET_MIME: {"version_major": 2, "version_minor": 0, "model_id": panel.view.model_id},
+        "text/plain": "kit panel (needs a running kernel)",
+    }
+    display.publish(data, {})
+    return panel
+
+
+def serve_side_panel(notebook: Notebook) -> None:
+    """Answer the Lab extension, which asks over a comm which model to show at the side."""
+    manager = getattr(getattr(notebook.ip, "kernel", None), "comm_manager", None)
+    if manager is None:
+        return
+
+    def opened(comm: Any, message: Any) -> None:
+        if notebook.panel is None:
+            notebook.panel = Panel(notebook)
+        comm.send({"model_id": notebook.panel.view.model_id})
+
+    manager.register_target(COMM_TARGET, opened)

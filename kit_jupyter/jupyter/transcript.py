@@ -1,0 +1,229 @@
+"""A turn as text for the file: Markdown and plain, the same turn always the same text.
+
+Theory of operation
+-------------------
+Both are made from `TurnModel.saved`, which holds no ids, times or costs. The Markdown goes through
+renderers that we do not choose (nbconvert, GitHub, a Lab without our extension), some of which let
+HTML through. So what a model wrote is made harmless here: outside code, tags become text and
+remote pictures become links. Code is recognised only where every parser agrees that it is code
+(fences that start near the margin, until their end); in doubt it is treated as prose.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any
+
+__all__ = ["bundle", "harmless", "to_markdown", "to_plain"]
+
+LINES = 20
+
+_FENCE = re.compile(r"^( {0,3})(`{3,}(?=[^`]*$)|~{3,})(.*)$")
+_TAG = re.compile(r"<(?=[A-Za-z/!?])(?!https?://[^\s<>]*>)")
+_CODE = re.compile(r"(?<!`)(`+)(?!`)(.+?)(?<!`)\1(?!`)")
+_MATH = re.compile(r"\$\$.+?\$\$|\$[^$\n]+\$|\\\(.+?\\\)")
+_IMAGE = re.compile(r"!\[(?=[^\]]*\](?!\((?:data:image/(?:png|jpeg|gif|webp)|attachment):))")
+_SCRIPT = re.compile(r"(?i)\b(javascript|vbscript|data)(\s*:)(?!image/(?:png|jpeg|gif|webp);)")
+_ESCAPES = str.maketrans({c: f"&#{ord(c)};" for c in "&<>*_`[]\\~$!|"})
+
+
+def harmless(markdown: str) -> str:
+    """Model's Markdown without raw HTML, remote pictures or script links; code stays as it is.
+
+    An open fence is closed, so that what follows is not swallowed.
+
+    Examples
+    --------
+    >>> harmless("a <b>c</b> `x < y` 1 < 2")
+    'a &lt;b>c&lt;/b> `x < y` 1 < 2'
+    >>> harmless("![x](https://example.org/a.png)")
+    '[x](https://example.org/a.png)'
+    """
+    out: list[str] = []
+    fence = ""
+    indent = 0
+    for line in markdown.split("\n"):
+        if fence:
+            left = len(line) - len(line.lstrip(" "))
+            if line.strip() and left < indent:
+                fence = ""  # left the list item that held the fence: prose again
+            else:
+                bare = line.strip()
+                if bare and set(bare) == {fence[0]} and len(bare) >= len(fence):
+                    fence = ""
+                out.append(line)
+                continue
+        found = _FENCE.match(line)
+        if found:
+            indent, fence = len(found[1]), found[2]
+            out.append(found[1] + found[2] + _TAG.sub("&lt;", found[3]))
+            continue
+        out.append(_line(line))
+    if fence:
+        out.append(" " * indent + fence)
+    return "\n".join(out)
+
+
+def _line(line: str) -> str:
+    pieces: list[str] = []
+    at = 0
+    for found in _CODE.finditer(line):
+        pieces.append(_prose(line[at : found.start()]))
+        code = found[2]
+        # A parser that does not see a code span here must not see a tag either.
+        pieces.append(f"<code>{code.strip().translate(_ESCAPES)}</code>" if _TAG.search(code) else found[0])
+        at = found.end()
+    pieces.append(_prose(line[at:]))
+    return "".join(pieces)
+
+
+def _prose(text: str) -> str:
+    if "<" in text:
+        text = _MATH.sub(lambda m: _TAG.sub("< ", m[0]), text)
+        text = _TAG.sub("&lt;", text)
+    if "![" in text:
+        text = _IMAGE.sub("[", text)
+    if ":" in text and "](" in text:
+        text = _SCRIPT.sub(r"\1&#58;", text)
+    return text
+
+
+def bundle(turn: dict[str, Any]) -> dict[str, Any]:
+    """The bundle of a saved turn: our own type, Markdown and plain text."""
+    from kit_jupyter.jupyter.protocol import BUNDLE_VERSION, TURN_MIME
+
+    return {
+        TURN_MIME: {"version": BUNDLE_VERSION, "turn": turn},
+        "text/markdown": to_markdown(turn),
+        "text/plain": to_plain(turn),
+    }
+
+
+def to_markdown(turn: dict[str, Any]) -> str:
+    """Markdown of a saved turn."""
+    blocks: list[str] = []
+    if turn.get("showPrompt") and turn.get("prompt"):
+        blocks.append(_quote("**You:** " + _line(turn["prompt"].replace("\n", " "))))
+    if turn.get("chips"):
+        blocks.append("*attached: " + ", ".join(f"`@{chip['mark']}`" for chip in turn["chips"]) + "*")
+    for item in turn.get("items", ()):
+        block = _markdown_item(item)
+        if block:
+            blocks.append(block)
+    if turn.get("error"):
+        blocks.append("**Failed:** " + _line(turn["error"]["message"].replace("\n", " ")))
+    elif turn.get("status") == "stopped":
+        blocks.append("*stopped*")
+    if turn.get("note"):
+        blocks.append(f"*{_line(turn['note'])}*")
+    return "\n\n".join(blocks) or "*no answer*"
+
+
+def _markdown_item(item: dict[str, Any]) -> str:
+    match item.get("kind"):
+        case "text":
+            return "\n\n".join(filter(None, (harmless(item.get("text", "")).strip("\n"), *_pictures(item))))
+        case "thinking":
+            text = harmless(item.get("text", "")).strip()
+            return f"<details><summary>Thinking</summary>\n\n{_quote(text)}\n\n</details>" if text else ""
+        case "tool":
+            return _markdown_tool(item)
+        case "said":
+            who = "Steer" if item.get("mode") == "steer" else "You"
+            return _quote(f"**{who}:** " + _line(item.get("text", "").replace("\n", " ")))
+        case "source":
+            text = _line(item.get("text", "").replace("\n", " "))
+            return f"*{_line(item.get('name', 'source'))}* {text}".strip()
+        case "notice" if item.get("level") != "info":
+            return f"*{item.get('level')}: {_line(item.get('text', ''))}*"
+    return ""
+
+
+def _markdown_tool(item: dict[str, Any]) -> str:
+    parts = [f"**Tool `{item.get('name', '?')}`** ({_status(item)})"]
+    arguments = _arguments(item)
+    if arguments:
+        parts.append(_code(arguments, "json"))
+    if item.get("diff"):
+        parts.append(_code(_first_lines(item["diff"]), "diff"))
+    if item.get("result"):
+        parts.append(_code(_first_lines(item["result"]), "text"))
+    return "\n\n".join((*parts, *_pictures(item)))
+
+
+def _pictures(item: dict[str, Any]) -> list[str]:
+    out = []
+    for media in item.get("media", ()):
+        name = re.sub(r"[\[\]\n]", " ", media.get("name") or "figure")
+        if media.get("data") and re.fullmatch(r"image/(png|jpeg|gif|webp)", media["type"]):
+            out.append(f"![{name}](data:{media['type']};base64,{media['data']})")
+        else:
+            out.append(f"*{name} ({media['type']})*")
+    return out
+
+
+def _status(item: dict[str, Any]) -> str:
+    status = str(item.get("status", "done"))
+    reason = (item.get("answer") or {}).get("reason") if status == "denied" else ""
+    return f"{status}: {_line(reason)}" if reason else {"error": "failed"}.get(status, status)
+
+
+def _arguments(item: dict[str, Any]) -> str:
+    raw = item.get("arguments", "")
+    try:
+        value = json.loads(raw or "{}")
+    except ValueError:
+        return str(raw)
+    return json.dumps(value, ensure_ascii=False) if value else ""
+
+
+def _first_lines(text: str) -> str:
+    lines = text.split("\n")
+    if len(lines) <= LINES:
+        return text
+    return "\n".join([*lines[:LINES], f"… {len(lines) - LINES:,} more lines"])
+
+
+def _code(text: str, language: str) -> str:
+    runs = [len(run) for run in re.findall(r"`{3,}", text)]
+    fence = "`" * (max(runs, default=2) + 1)
+    return f"{fence}{language}\n{text.rstrip()}\n{fence}"
+
+
+def _quote(text: str) -> str:
+    return "\n".join("> " + line if line else ">" for line in text.split("\n"))
+
+
+def to_plain(turn: dict[str, Any]) -> str:
+    """Plain text of a saved turn."""
+    blocks: list[str] = []
+    if turn.get("showPrompt") and turn.get("prompt"):
+        blocks.append(f"> {turn['prompt']}")
+    if turn.get("chips"):
+        blocks.append("[attached] " + ", ".join("@" + chip["mark"] for chip in turn["chips"]))
+    for item in turn.get("items", ()):
+        match item.get("kind"):
+            case "text":
+                blocks.append(item.get("text", "").strip("\n"))
+            case "thinking":
+                blocks.append("[thinking] " + item.get("text", "").strip())
+            case "tool":
+                head = f"[{item.get('name', '?')}] {_arguments(item)}".rstrip()
+                status = item.get("status", "done")
+                result = _first_lines(item.get("result", ""))
+                told = f"({_status(item)}) {result}".strip() if status != "done" else result
+                blocks.append(f"{head}\n{told}".rstrip())
+            case "said":
+                blocks.append(f"[{item.get('mode', 'you')}] {item.get('text', '')}")
+            case "source":
+                blocks.append(f"[{item.get('name', 'source')}] {item.get('text', '')}".rstrip())
+            case "notice" if item.get("level") != "info":
+                blocks.append(f"[{item.get('level')}] {item.get('text', '')}")
+    if turn.get("error"):
+        blocks.append(f"[failed] {turn['error']['message']}")
+    elif turn.get("status") == "stopped":
+        blocks.append("[stopped]")
+    if turn.get("note"):
+        blocks.append(f"[note] {turn['note']}")
+    return "\n\n".join(block for block in blocks if block) or "(no answer)"

@@ -1,0 +1,309 @@
+"""`%%kit` and its family in a real kernel."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from kernels import TURN_MIME, Kernel
+
+
+def test_the_answer_is_left_as_a_static_bundle(nb: Kernel) -> None:
+    """Point 7, U80: own type, Markdown and plain text stay in the cell; no widget."""
+    nb.script('[text("Hello **world**", chunks=4)]')
+
+    said = nb.ok("%%kit\nsay hello", cell_id="c1")
+
+    assert len(said.shown) == 1
+    data = said.shown[0]["data"]
+    assert set(data) == {TURN_MIME, "text/markdown", "text/plain"}
+    assert data["text/markdown"] == data["text/plain"] == "Hello **world**"
+    assert data[TURN_MIME]["turn"]["items"] == [{"kind": "text", "text": "Hello **world**"}]
+    assert any(m["msg_type"] == "comm_close" for m in said.messages)
+
+
+def test_metadata_says_where_the_answer_comes_from(nb: Kernel) -> None:
+    """U3: model, session, turn, tokens and a hash of the prompt; no key."""
+    nb.script('[text("x")]')
+
+    said = nb.ok("%%kit\nwho?", cell_id="c2")
+
+    facts = said.shown[0]["metadata"]["kit"]
+    assert set(facts) == {"model", "session", "turn", "tokens", "prompt_sha256"}
+    assert facts["model"].startswith("scripted/")
+
+
+@pytest.mark.parametrize(
+    "prompt",
+    [
+        '{"a": 1, "b": {"c": "{x}"}}',
+        r"$\frac{a}{b} \alpha$ and \n and \\",
+        'f"{value!r:>{width}}" and {{ jinja }} {% if x %}',
+        ">>> 1 + 1\nIn [3]: x\n...   y",
+        "%%timeit not a magic\n!ls $HOME\n?x",
+        "  leading and trailing  \n\n\ttab\t",
+        "ünïcödé 😀 \u202eRTL\u202c e\u0301",
+        "'''\"\"\" \\' \\\" end\\",
+        "-- --model x -m",
+    ],
+)
+def test_a_prompt_arrives_byte_for_byte(nb: Kernel, prompt: str) -> None:
+    """U47, point 3: braces, LaTeX, prompts of IPython and back-slashes are not ours to touch."""
+    nb.script('[text("ok")]')
+
+    nb.ok("%%kit\n" + prompt, cell_id="bytes")
+
+    assert nb.value("provider.requests[-1].messages[-1].parts[0].text") == prompt
+
+
+def test_the_result_is_a_value(nb: Kernel) -> None:
+    """U2: `--out` names it, `_` holds it, nothing is inserted below."""
+    nb.script('[text("42")]')
+
+    said = nb.ok("%%kit --out ans\nwhat?", cell_id="c3")
+
+    assert nb.value("(ans.text, ans.stop_reason)") == ("42", "stop")
+    assert not said.reply.get("payload")
+    nb.script('[text("43")]')
+    nb.ok("%%kit\nagain", cell_id="c4")
+    assert nb.value("_.text") == "43"
+
+
+def test_a_line_magic_can_be_assigned(nb: Kernel) -> None:
+    """`x = %kit text` blocks, serves the same desk, and gives the result."""
+    nb.script('[text("blocked")]')
+
+    said = nb.ok("x = %kit say {x} $HOME 'it'")
+
+    assert nb.value("x.text") == "blocked"
+    assert nb.value("provider.requests[-1].messages[-1].parts[0].text") == "say {x} $HOME 'it'"
+    assert TURN_MIME in said.shown[0]["data"]
+
+
+def test_a_tool_is_called_and_shown_as_a_card(nb: Kernel) -> None:
+    """Issue 2, point 4: a plain function is a tool, on the user's thread, in the cell's context."""
+    nb.ok(
+        "import threading\nwhere = []\ndef add(a: int, b: int) -> int:\n    'Sum.'\n"
+        "    where.append(threading.current_thread() is threading.main_thread())\n    return a + b"
+    )
+    nb.script('[tool_call("add", a=2, b=3)]', '[text("It is 5.")]', more=", tools=[add], permissions='auto'")
+
+    said = nb.ok("%%kit\n2 + 3?", cell_id="tool")
+
+    items = said.kit()[TURN_MIME]["turn"]["items"]
+    assert [item["kind"] for item in items] == ["tool", "text"]
+    assert items[0]["name"] == "add"
+    assert items[0]["result"] == "5"
+    assert items[0]["status"] == "done"
+    assert nb.value("where") == [True]
+    assert "**Tool `add`** (done)" in said.kit()["text/markdown"]
+
+
+def test_running_a_cell_again_replaces_its_turn(nb: Kernel) -> None:
+    """U38: the model sees each user turn once."""
+    nb.script('[text("one")]', '[text("two")]', '[text("three")]')
+
+    nb.ok("%%kit\nA", cell_id="A")
+    nb.ok("%%kit\nB", cell_id="B")
+    nb.ok("%%kit\nA again", cell_id="A")
+
+    sent = nb.value("[m.parts[0].text for m in provider.requests[-1].messages]")
+    assert sent == ["A again"]
+    nb.script('[text("one")]', '[text("two")]')
+    nb.ok("%%kit\nA", cell_id="A2")
+    nb.ok("%%kit --append\nA", cell_id="A2")
+    assert nb.value("[m.parts[0].text for m in provider.requests[-1].messages]") == ["A", "one", "A"]
+
+
+def test_a_failed_turn_fails_its_cell_with_one_line(nb: Kernel) -> None:
+    """Point 9, U113: Run All notices; the line says what happened, the cause is on demand."""
+    nb.script('[provider_error("rejected", "no such model", status=404)]', '[text("fine")]')
+
+    said = nb.run("%%kit\nhi", cell_id="bad")
+
+    assert said.reply["status"] == "error"
+    assert len(said.reply["traceback"]) == 1
+    line = said.reply["traceback"][0]
+    assert "generation failed" in line
+    assert "no such model" in line
+    assert "\n" not in line
+    assert "no such model" in nb.ok("%kit_show --error").stream
+    nb.ok("%%kit\nhi", cell_id="good")
+
+
+def test_no_raise_prints_the_failure(nb: Kernel) -> None:
+    """U113: `--no-raise` opts out."""
+    nb.script('[provider_error("rejected", "it broke", status=400)]')
+
+    said = nb.ok("%%kit --no-raise\nhi")
+
+    assert "it broke" in said.stream
+
+
+@pytest.mark.parametrize(
+    ("code", "words"),
+    [
+        ("%%kit --modle x\nhi", "did you mean --model?"),
+        ("%%kit --max-steps many\nhi", "whole number"),
+        ("%%kit --as xml\nhi", "one of code, json, text"),
+        ("%%kit\n   \n", "the prompt is empty"),
+        ("%kit", "the prompt is empty"),
+        ("%%kit --schema NoSuchType\nhi", "NoSuchType"),
+        ("%kit_stop now", "nothing may follow"),
+        ("%kit_steer", "empty"),
+        ("%kit_continue", "cannot follow up"),
+        ("%kit_approve", "no question waits"),
+        ("%kit_mode sideways", "on or off"),
+        ("%%kit --context 99\nhi", "no cell '99'"),
+        ("%kit look at @file:no/such/file", "no file"),
+    ],
+)
+def test_a_mistake_gives_one_line(nb: Kernel, code: str, words: str) -> None:
+    """Point 2: a mistyped option names the nearest one; nothing is sent."""
+    nb.script('[text("never")]')
+
+    said = nb.run(code)
+
+    assert said.reply["status"] == "error"
+    assert len(said.reply["traceback"]) == 1
+    assert words in said.reply["traceback"][0]
+    assert nb.value("len(provider.requests)") == 0
+
+
+def test_every_magic_has_help(nb: Kernel) -> None:
+    """Point 2: `--help` prints options and runs nothing."""
+    known = nb.value("sorted(get_ipython().magics_manager.magics['line'])")
+    names = [name for name in known if name.startswith("kit") and not name.endswith("_async")]
+    wanted = (
+        "kit kit_steer kit_continue kit_stop kit_approve kit_deny kit_new kit_sessions kit_resume kit_fork kit_tree "
+        "kit_compact kit_model kit_tools kit_fix kit_context kit_show kit_panel kit_undo kit_usage kit_trifecta "
+        "kit_doctor kit_keys kit_mode"
+    )
+    assert set(wanted.split()) <= set(names)
+    nb.script('[text("never")]')
+    for name in names:
+        assert f"%{name}" in nb.ok(f"%{name} --help").stream
+    assert "--max-steps" in nb.ok("%%kit --help\n").stream
+    assert nb.value("len(provider.requests)") == 0
+
+
+def test_nested_in_other_magics(nb: Kernel) -> None:
+    """Design §4: `%%time` and `%%capture` around `%%kit` block, and work."""
+    nb.script('[text("a")]', '[text("b")]', '[text("c")]')
+
+    assert TURN_MIME in nb.ok("%%time\n%%kit\nhi").shown[0]["data"]
+    nb.ok("%%capture got\n%%kit\nhi")
+    nb.ok("%autoawait off")
+    said = nb.ok("%%kit\nhi")
+    nb.ok("%autoawait on")
+
+    assert said.kit()["text/plain"] == "c"
+
+
+def test_the_users_own_kit_stays(nb: Kernel) -> None:
+    """Point 1: a variable `kit` that is no Kit is left alone, and `%%kit` still works."""
+    nb.script('[text("named")]')
+    nb.ok("keep = kit\nkit = 'my data'")
+    nb.ok("get_ipython()._kit_notebook.kits['mine'] = keep")
+
+    said = nb.ok("%%kit -s mine\nhi")
+
+    assert said.kit()["text/plain"] == "named"
+    assert nb.value("kit") == "my data"
+    nb.ok("kit = keep")
+
+
+def test_new_undo_usage_tree(nb: Kernel) -> None:
+    """U34, U35: `%kit_new` empties the memory; `%kit_undo` takes one turn back."""
+    nb.script('[text("one")]', '[text("two")]', '[text("three")]')
+    nb.ok("%%kit\nA", cell_id="n1")
+    nb.ok("%%kit\nB", cell_id="n2")
+
+    assert "2 messages remain" in nb.ok("%kit_undo").stream
+    assert nb.ok("%kit_tree").stream.strip()
+    assert "tokens in" in nb.ok("%kit_usage").stream
+    nb.ok("%kit_new")
+    nb.ok("%%kit\nC", cell_id="n3")
+
+    assert nb.value("[m.parts[0].text for m in provider.requests[-1].messages]") == ["C"]
+
+
+def test_sessions_side_by_side(nb: Kernel) -> None:
+    """Point 4: several sessions at once, each with its own history."""
+    nb.script('[text("main")]')
+    nb.ok("other = Kit(provider=ScriptedProvider([text('other')]), session='memory')")
+    nb.ok("get_ipython()._kit_notebook.kits['other'] = other")
+
+    assert nb.ok("%kit -s other hello").kit()["text/plain"] == "other"
+    assert nb.ok("%kit hello").kit()["text/plain"] == "main"
+
+
+def test_as_code_makes_a_cell_below(nb: Kernel) -> None:
+    """`--as code` proposes the answer's code as the next cell."""
+    nb.script('[text("Sure:\\n```python\\nx = 1\\n```\\nDone.")]')
+
+    said = nb.ok("%%kit --as code --out code\nmake x")
+
+    assert said.reply["payload"][0]["text"] == "x = 1"
+    assert nb.value("code") == "x = 1"
+
+
+def test_cells_are_prompts_in_kit_mode(nb: Kernel) -> None:
+    """U37: `%kit_mode on` sends cells; `;` runs Python; `off` restores it."""
+    nb.script('[text("hey")]', '[text("dot")]')
+    nb.ok("%kit_mode on")
+    assert nb.ok("what is {this}?").kit()["text/plain"] == "hey"
+    nb.ok("; y = 5")
+    nb.ok("%kit_mode off")
+    nb.ok("%kit_mode on --dot")
+    nb.ok("z = 6")
+    assert nb.ok(".and this?").kit()["text/plain"] == "dot"
+    nb.ok("%kit_mode off")
+
+    assert nb.value("(y, z)") == (5, 6)
+    assert nb.value("[r.messages[-1].parts[0].text for r in provider.requests]") == ["what is {this}?", "and this?"]
+
+
+def test_fix_takes_the_real_error(nb: Kernel) -> None:
+    """Point 9: source and traceback of the failed cell go along."""
+    nb.run("def half(n):\n    return n / 0\nhalf(3)", cell_id="boom")
+    nb.script('[text("Divide by 2.")]')
+
+    nb.ok("%kit_fix")
+
+    sent = nb.value("'\\n'.join(p.text for p in provider.requests[-1].messages[-1].parts)")
+    assert "return n / 0" in sent
+    assert "ZeroDivisionError: division by zero" in sent
+    assert "ipykernel" not in sent
+
+
+def test_doctor_keys_tools_model(nb: Kernel) -> None:
+    """Small magics print what there is."""
+    nb.script('[text("x")]')
+    assert "ipykernel" in nb.ok("%kit_doctor").stream
+    assert nb.ok("%kit_keys").stream.strip()
+    assert "no tools" in nb.ok("%kit_tools").stream
+    assert "scripted" in nb.ok("%kit_model").stream
+    assert nb.ok("%kit_trifecta").stream.strip()
+    assert "memory" in nb.ok("%kit_sessions").stream or "messages" in nb.ok("%kit_sessions").stream
+
+
+def test_output_is_the_same_each_time(nb: Kernel) -> None:
+    """Point 7, U106: same turn, same bytes; no ids, times or costs in the data."""
+    shown = []
+    for _ in range(2):
+        nb.ok("def f() -> str:\n    'F.'\n    return 'r'")
+        nb.script('[thinking("hm"), tool_call("f")]', '[text("done")]', more=", tools=[f], permissions='auto'")
+        shown.append(json.dumps(nb.ok("%%kit\nsame", cell_id="same").kit(), sort_keys=True))
+
+    assert shown[0] == shown[1]
+
+
+def test_unload_and_load_again(nb: Kernel) -> None:
+    """`%unload_ext` takes everything out; loading again works."""
+    nb.ok("%unload_ext kit_jupyter")
+    assert nb.run("%kit hi").reply["status"] == "error" or "not found" in nb.run("%kit hi").stream
+    nb.ok("%load_ext kit_jupyter")
+    nb.script('[text("back")]')
+
+    assert nb.ok("%kit hi").kit()["text/plain"] == "back"
