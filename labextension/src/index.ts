@@ -1,6 +1,9 @@
-// The plugins, each of which can be disabled alone (the mime renderer is listed in package.json).
-import { JupyterFrontEndPlugin } from '@jupyterlab/application';
+// The plugins, each of which can be disabled alone (the mime renderer stands in package.json, as mimeExtension).
+import { cellsPlugin, inlinePlugin, outputsPlugin } from './plugins-notebook';
+import { keymapPlugin } from './plugin-keymap';
+import { linksPlugin, panelPlugin } from './plugins-chat';
 
-const plugins: JupyterFrontEndPlugin<unknown>[] = [];
+export { IKeymap } from './plugin-keymap';
+export { ILinks } from './links';
 
-export default plugins;
+export default [linksPlugin, panelPlugin, keymapPlugin, cellsPlugin, outputsPlugin, inlinePlugin];

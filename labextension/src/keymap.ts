@@ -106,6 +106,10 @@ export class Keymap {
   private modes: string[] = [];
   private notes: string[] = [];
   private listeners = new Set<() => void>();
+  private pendingKeys = new Map<string, 'clear' | 'pop' | (() => void)>([
+    ['escape', 'clear'],
+    ['backspace', 'pop']
+  ]);
 
   constructor(private readonly commands: Commands, options: { leader?: string } = {}) {
     if (options.leader !== undefined) this.leader = options.leader;
@@ -161,13 +165,31 @@ export class Keymap {
     };
   }
 
+  /** A key that acts on a pending sequence instead of going on with it: scrolling an overlay, for example. */
+  addPendingKey(keys: string, action: () => void): Disposer {
+    const [key] = parseKeys(keys);
+    const before = this.pendingKeys.get(key);
+    this.pendingKeys.set(key, action);
+    return {
+      dispose: () => {
+        if (before) this.pendingKeys.set(key, before);
+        else this.pendingKeys.delete(key);
+      }
+    };
+  }
+
   // -- typing
 
   /** Take one key; says what came of it. The caller runs what is to be run. */
   feed(key: string, context: Context): Step {
     const trie = this.trie();
-    if (this.at && key === 'escape') return this.clear(key);
-    if (this.at && key === 'backspace') return this.pop();
+    const aside = this.at && this.pendingKeys.get(key);
+    if (aside === 'clear') return this.clear(key);
+    if (aside === 'pop') return this.pop();
+    if (aside) {
+      aside();
+      return { kind: 'pending' };
+    }
     context = this.inModes(context);
     // A key that types something belongs to whoever has the cursor.
     if (!this.at && context.textInput && isTyping(key)) return { kind: 'pass' };

@@ -1,0 +1,184 @@
+// What the agent may do to a notebook's cells, on the shared model that the editors, undo and collaborators use.
+//
+// No widget here: a `Cells` works on any shared notebook, so that tests can drive it without a page. Cells are named by
+// id, never by index. Each operation is one transaction and one undo step; metadata and ids stay.
+import type { ISharedCell, ISharedCodeCell, ISharedNotebook } from '@jupyter/ydoc';
+
+/** The agent asked for something that cannot be: told to it in words it can act on. */
+export class CellError extends Error {}
+
+export interface CellText {
+  id: string;
+  type: string;
+  source: string;
+  execution_count?: number | null;
+  outputs?: unknown[];
+  metadata?: Record<string, unknown>;
+}
+
+/** One change that can be taken back. */
+export interface Edit {
+  readonly id: string;
+  readonly kind: 'edit' | 'insert' | 'delete' | 'move' | 'clear';
+  readonly before: string;
+  readonly after: string;
+  /** Take it back; says why when it cannot be. */
+  undo(): void;
+}
+
+type Spec = { cell_type: string; source: string; id?: string; metadata?: Record<string, unknown>; outputs?: unknown[] };
+
+export class Cells {
+  constructor(private readonly notebook: ISharedNotebook) {}
+
+  find(id: string): { cell: ISharedCell; index: number } {
+    const matches = this.notebook.cells.flatMap((cell, index) => (cell.id === id ? [{ cell, index }] : []));
+    if (matches.length === 1) return matches[0];
+    const ids = this.notebook.cells.map(cell => cell.id);
+    throw new CellError(`no cell has the id ${id}; the cells are ${ids.slice(0, 60).join(', ')}`);
+  }
+
+  read(ids?: readonly string[], withOutputs = true): CellText[] {
+    const wanted = ids?.length ? ids.map(id => this.find(id).cell) : this.notebook.cells;
+    return wanted.map(cell => {
+      const text: CellText = { id: cell.id, type: cell.cell_type, source: cell.source };
+      const tags = cell.getMetadata('tags');
+      if (Array.isArray(tags) && tags.length) text.metadata = { tags };
+      if (cell.cell_type === 'code') {
+        const code = cell as ISharedCodeCell;
+        text.execution_count = code.execution_count;
+        if (withOutputs) text.outputs = code.getOutputs();
+      }
+      return text;
+    });
+  }
+
+  insert(type: string, source: string, where: { after?: string; before?: string }): Edit {
+    if (!['code', 'markdown', 'raw'].includes(type)) throw new CellError(`${type} is no type of cell: code, markdown or raw`);
+    const index = where.before
+      ? this.find(where.before).index
+      : where.after
+        ? this.find(where.after).index + 1
+        : this.notebook.cells.length;
+    this.stop();
+    const made = this.notebook.insertCell(index, { cell_type: type, source, metadata: {} } as never);
+    this.stop();
+    return this.edit('insert', made.id, '', source, () => {
+      this.expect(made.id, source);
+      this.take(made.id);
+    });
+  }
+
+  /** Replace `old`, which must occur exactly once, by `text`; without `old` the whole source. */
+  replace(id: string, text: string, old?: string): Edit {
+    const { cell } = this.find(id);
+    const before = cell.source;
+    if (old === undefined) this.write(cell, before, text);
+    else {
+      if (old === '') throw new CellError('the text to replace is empty; leave it out to replace the whole cell');
+      const at = before.indexOf(old);
+      if (at < 0) throw new CellError(`cell ${id} does not contain ${JSON.stringify(old)}; read it and copy the text exactly`);
+      if (before.indexOf(old, at + 1) >= 0)
+        throw new CellError(`cell ${id} contains ${JSON.stringify(old)} more than once; give more of its surroundings`);
+      this.write(cell, before, before.slice(0, at) + text + before.slice(at + old.length));
+    }
+    const after = cell.source;
+    return this.edit('edit', id, before, after, () => {
+      this.expect(id, after);
+      this.write(this.find(id).cell, after, before);
+    });
+  }
+
+  delete(id: string): Edit {
+    const { cell, index } = this.find(id);
+    const kept = cell.toJSON() as unknown as Spec;
+    const before = cell.source;
+    this.take(id);
+    return this.edit('delete', id, before, '', () => {
+      if (this.notebook.cells.some(other => other.id === id)) throw new CellError('the cell is there again');
+      this.stop();
+      this.notebook.insertCell(Math.min(index, this.notebook.cells.length), { ...kept, id } as never);
+      this.stop();
+    });
+  }
+
+  move(id: string, where: { after?: string; before?: string }): Edit {
+    const { index } = this.find(id);
+    const anchor = where.before ?? where.after;
+    if (!anchor) throw new CellError('say after or before which cell');
+    if (anchor === id) throw new CellError('a cell cannot be moved beside itself');
+    const target = this.find(anchor).index;
+    // `moveCell` takes the index that the cell has afterwards.
+    const left = target < index ? target : target - 1;
+    const to = where.before ? left : left + 1;
+    this.shift(index, to);
+    return this.edit('move', id, '', '', () => this.shift(this.find(id).index, Math.min(index, this.notebook.cells.length - 1)));
+  }
+
+  clear(ids?: readonly string[]): Edit[] {
+    const cells = ids?.length ? ids.map(id => this.find(id).cell) : [...this.notebook.cells];
+    return cells
+      .filter(cell => cell.cell_type === 'code')
+      .map(cell => {
+        const code = cell as ISharedCodeCell;
+        const [outputs, count] = [code.getOutputs(), code.execution_count];
+        this.notebook.transact(() => {
+          code.setOutputs([]);
+          code.execution_count = null;
+        });
+        return this.edit('clear', cell.id, '', '', () => {
+          const again = this.find(cell.id).cell as ISharedCodeCell;
+          this.notebook.transact(() => {
+            again.setOutputs(outputs);
+            again.execution_count = count;
+          });
+        });
+      });
+  }
+
+  private take(id: string): void {
+    this.stop();
+    this.notebook.transact(() => {
+      this.notebook.deleteCell(this.find(id).index);
+      // A notebook without cells cannot be typed into.
+      if (!this.notebook.cells.length) this.notebook.insertCell(0, { cell_type: 'code', source: '', metadata: {} } as never);
+    });
+    this.stop();
+  }
+
+  private shift(from: number, to: number): void {
+    if (from === to) return;
+    this.stop();
+    this.notebook.moveCell(from, to);
+    this.stop();
+  }
+
+  /** One step of undo, and only what differs: a cursor elsewhere in the cell stays where it is. */
+  private write(cell: ISharedCell, before: string, after: string): void {
+    if (before === after) return;
+    let start = 0;
+    while (start < before.length && start < after.length && before[start] === after[start]) start++;
+    let end = 0;
+    while (end < before.length - start && end < after.length - start && before[before.length - 1 - end] === after[after.length - 1 - end]) end++;
+    // Not between the halves of one character.
+    if (start && /[\ud800-\udbff]/.test(before[start - 1])) start--;
+    if (end && /[\udc00-\udfff]/.test(before[before.length - end])) end--;
+    this.stop(cell);
+    cell.transact(() => cell.updateSource(start, before.length - end, after.slice(start, after.length - end)));
+    this.stop(cell);
+  }
+
+  private expect(id: string, source: string): void {
+    if (this.find(id).cell.source !== source) throw new CellError('the cell was changed since; its text now stays');
+  }
+
+  /** Ends the present step of undo, so that ours stands alone. */
+  private stop(cell?: ISharedCell): void {
+    const managers = [this.notebook, cell].map(model => (model as { undoManager?: { stopCapturing(): void } } | undefined)?.undoManager);
+    for (const manager of managers) manager?.stopCapturing();
+  }
+
+  private edit(kind: Edit['kind'], id: string, before: string, after: string, undo: () => void): Edit {
+    return { kind, id, before, after, undo };
+  }
+}
