@@ -15,6 +15,7 @@ import contextvars
 import io
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -59,6 +60,10 @@ class Sink:
     ) -> None:
         self._live = live
         self._live_left = live_limit
+        self._waiting: list[tuple[str, str]] = []
+        self._waiting_size = 0
+        self._said = 0
+        self._said_at = 0.0
         self._head_left = keep * 7 // 10
         self._tail_limit = keep - self._head_left
         self._head: list[str] = []
@@ -71,7 +76,6 @@ class Sink:
         """Take a piece. Any thread."""
         if not text:
             return
-        shown = ""
         with self._lock:
             if self._head_left > 0:
                 self._head.append(text[: self._head_left])
@@ -89,8 +93,31 @@ class Sink:
                 self._live_left -= len(text)
                 if self._live_left <= 0:
                     shown += "\n… more output, not shown live …\n"
-        if shown and self._live is not None:
-            self._live(shown, stream)
+                self._waiting.append((shown, stream))
+                self._waiting_size += len(shown)
+            # At once when it is rare; by lines, then by larger pieces when it pours.
+            rare = time.monotonic() - self._said_at > 0.1
+            line = self._said < 1000 and text.endswith(("\n", "\r"))
+            due = rare or line or self._waiting_size > 2000
+        if due:
+            self.flush()
+
+    def flush(self) -> None:
+        """Pass on what waits. Any thread."""
+        with self._lock:
+            pieces, self._waiting, self._waiting_size = self._waiting, [], 0
+            self._said += 1
+            self._said_at = time.monotonic()
+        if self._live is None:
+            return
+        joined: list[tuple[str, str]] = []
+        for text, stream in pieces:
+            if joined and joined[-1][1] == stream:
+                joined[-1] = (joined[-1][0] + text, stream)
+            else:
+                joined.append((text, stream))
+        for text, stream in joined:
+            self._live(text, stream)
 
     def _cut_tail(self) -> None:
         joined = "".join(self._tail)
@@ -170,6 +197,7 @@ def catch_prints(sink: Sink) -> Iterator[Sink]:
         yield sink
     finally:
         _sink.reset(token)
+        sink.flush()
         with _lock:
             _open -= 1
             if _open == 0:

@@ -142,6 +142,11 @@ class UserCall:
         cut = isinstance(done.error, KeyboardInterrupt | asyncio.CancelledError)
         return Done(done.value, done.error, interrupted=stopped and cut, by_person=self._signalled and cut)
 
+    @property
+    def was_stopped(self) -> bool:
+        """True when the engine or a person's SIGINT broke into it, even if the code made a result of that."""
+        return self._stopped or self._signalled
+
     # -- the engine
 
     async def run(self, context: UserThread) -> Done:

@@ -342,7 +342,7 @@ def test_prints_are_live_and_stand_for_a_missing_result():
 
     context = Context(Desk())
     assert run(f, {}, context).text == "hello\noops\n"
-    assert ("stderr", "oops") in context.said
+    assert ("stderr", "oops\n") in context.said
     assert sys.stdout is before
 
 
@@ -628,8 +628,29 @@ def test_the_interrupt_handler_is_put_back():
     assert signal.getsignal(signal.SIGINT) is before
 
 
-def test_a_persons_interrupt_is_recorded_as_one():
-    """Ctrl-C while a tool runs: the outcome says interrupted, so that the turn can stop."""
+def test_ctrl_c_in_a_tool_ends_the_wait_and_the_next_call_works():
+    """A person's SIGINT breaks the tool's code and is raised from the blocking call, as Ctrl-C should be."""
+    import os
+    import signal
+
+    seen = []
+
+    def f():
+        try:
+            os.kill(os.getpid(), signal.SIGINT)
+            time.sleep(30)
+        finally:
+            seen.append("ended")
+
+    with pytest.raises(KeyboardInterrupt):
+        run(f)
+
+    assert seen == ["ended"]
+    assert run(lambda_("next")).text == "next"
+
+
+async def test_an_interrupt_by_a_person_is_told_from_a_stop():
+    """The outcome says interrupted, so that the turn stops; the code's own KeyboardInterrupt is an error."""
     import os
     import signal
 
@@ -637,7 +658,13 @@ def test_a_persons_interrupt_is_recorded_as_one():
         os.kill(os.getpid(), signal.SIGINT)
         time.sleep(30)
 
-    outcome = run(f)
+    context = Context(Desk())
+    previous = signal.signal(signal.SIGINT, lambda *_: None)  # a front end's handler that only takes note
+    try:
+        outcome = await context.desk.serve(engine.start(as_tool(f).run(context, {}), context.desk))
+    finally:
+        signal.signal(signal.SIGINT, previous)
+
     assert outcome.is_error
     assert outcome.details == {"interrupted": True}
     assert "interrupted by the user" in outcome.text
