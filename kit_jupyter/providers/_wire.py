@@ -383,7 +383,7 @@ class WireProvider:
             endpoint = replace(endpoint, api_key=key)
         if not (key.isascii() and key.isprintable()):
             raise UsageError(f"the key for {endpoint.name} holds a character that no key holds; copy it again")
-        keys.remember(key)
+        keys.remember(key, f"{endpoint.name} key")
         parts = urlsplit(endpoint.base_url)
         if parts.scheme not in ("http", "https") or not parts.hostname:
             raise UsageError(f"base_url must begin with http:// or https://, got {endpoint.base_url!r}")
@@ -463,6 +463,11 @@ class WireProvider:
     ) -> Any:
         """A response of 200 whose body has not been read; the first part of all that can go wrong."""
         url = call.url
+        # For a transport that records: who was asked, and whether the call can go out at all.
+        told = {
+            "kit_model": f"{endpoint.name}/{request.model.id}",
+            "kit_lacks_key": self._needs_key and not endpoint.api_key,
+        }
         for _ in range(MAX_REDIRECTS + 1):
             client = self._client(url)
             sent = client.build_request(
@@ -471,6 +476,7 @@ class WireProvider:
                 headers=_Hidden(call.headers),
                 content=call.body,
                 timeout=http_library(self.network.library).Timeout(None, connect=limits.connect_seconds),
+                extensions=told,
             )
             watch.limit(limits.first_seconds)
             response = await watch.wait(client.send(sent, stream=True))
