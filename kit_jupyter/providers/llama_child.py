@@ -20,9 +20,11 @@ Standard library only, apart from the wheel; nothing of this package is used, so
 from __future__ import annotations
 
 import argparse
+import importlib
 import json
 import os
 import re
+import signal
 import subprocess
 import sys
 import threading
@@ -71,12 +73,17 @@ def _wait_for_parent() -> None:
         pass
 
 
+def _end_with_parent() -> None:
+    _wait_for_parent()
+    os._exit(0)  # not sys.exit: the server's own threads would be waited for
+
+
 # ---------------------------------------------------------------- the wheel
 
 
 def _serve_wheel(model: str, context: int, key: str) -> int:
     try:
-        import xllamacpp
+        xllamacpp: Any = importlib.import_module("xllamacpp")
     except ModuleNotFoundError:
         return _fail(NO_ENGINE_EXIT, "xllamacpp is not installed")
     except (ImportError, OSError) as exc:
@@ -93,7 +100,7 @@ def _serve_wheel(model: str, context: int, key: str) -> int:
     p.cache_ram_mib, p.sleep_idle_seconds = 0, IDLE_SECONDS  # the default prompt cache may take 8 GiB
     p.verbosity = 2
     # The parent may go while the model is still being read.
-    threading.Thread(target=lambda: (_wait_for_parent(), os._exit(0)), daemon=True).start()
+    threading.Thread(target=_end_with_parent, daemon=True).start()
     try:
         server = xllamacpp.Server(p)
     except Exception as exc:
@@ -186,13 +193,17 @@ def _serve_binary(binary: str, model: str, context: int, key: str) -> int:
         process.kill()
         process.wait()
         return _fail(BAD_MODEL_EXIT, f"{binary} did not become ready")
-    return process.wait()
+    code = process.wait()
+    if code < 0:  # end as it ended, so that the parent sees the signal (an old CPU: SIGILL)
+        if -code != signal.SIGKILL:
+            signal.signal(-code, signal.SIG_DFL)
+        os.kill(os.getpid(), -code)
+    return code
 
 
 def _die_with_parent() -> None:
     """Linux: the kernel ends the binary when we are killed ourselves; runs between fork and exec."""
     import ctypes
-    import signal
 
     ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG; our starting thread is the main one and lives on
 

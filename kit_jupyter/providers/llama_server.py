@@ -35,6 +35,7 @@ import tempfile
 import threading
 import urllib.error
 import urllib.request
+import weakref
 from collections.abc import AsyncIterator, Callable
 from contextlib import aclosing
 from dataclasses import dataclass, replace
@@ -45,7 +46,7 @@ from urllib.parse import urlsplit
 from kit_jupyter.errors import ConnectionFailed, KitError, UsageError, WireError
 from kit_jupyter.messages import ModelDelta
 from kit_jupyter.provider import ModelInfo, ModelRequest
-from kit_jupyter.providers import llama_child, local_models
+from kit_jupyter.providers import llama_child, local_models, replay
 from kit_jupyter.providers._wire import Limits, WireProvider, http_library, is_loopback
 from kit_jupyter.providers.codec import Codec, Endpoint
 from kit_jupyter.providers.openai_chat import OpenAIChatCodec
@@ -179,6 +180,7 @@ class LlamaServer:
         self.found = found
         self.status = ""
         self.listeners: list[Callable[[str], None]] = []
+        self.last_failure: KitError | None = None
         self.holders = 0
         self.starts = 0
         self._binary = binary
@@ -322,7 +324,8 @@ class LlamaServer:
     def failure(self, when: str) -> KitError:
         """The error for a child that has died, in words."""
         assert self._process is not None
-        return self._failure(self._process, when)
+        self.last_failure = self._failure(self._process, when)
+        return self.last_failure
 
     def _failure(self, process: subprocess.Popen[bytes], when: str, *, timed_out: bool = False) -> KitError:
         with contextlib.suppress(subprocess.TimeoutExpired):
@@ -497,7 +500,7 @@ class _ChildTransport:
 
     def __init__(self, server: LlamaServer) -> None:
         self._server = server
-        self._inner: Any = None
+        self._inner: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, Any] = weakref.WeakKeyDictionary()
 
     async def __aenter__(self) -> _ChildTransport:
         return self
@@ -508,8 +511,10 @@ class _ChildTransport:
     async def handle_async_request(self, request: Any) -> Any:
         """The child's response; a child that died before it answered is started once more."""
         httpx = http_library()
-        if self._inner is None:
-            self._inner = httpx.AsyncHTTPTransport()
+        loop = asyncio.get_running_loop()  # connections belong to one loop
+        inner = self._inner.get(loop)
+        if inner is None:
+            inner = self._inner[loop] = httpx.AsyncHTTPTransport()
         for attempt in (1, 2):
             served = await self._server.served()
             target = urlsplit(served.address)
@@ -523,7 +528,7 @@ class _ChildTransport:
                 extensions=request.extensions,
             )
             try:
-                return await self._inner.handle_async_request(sent)
+                return await inner.handle_async_request(sent)
             except httpx.TransportError:
                 if not await self._server.is_dead_soon():
                     raise
@@ -532,9 +537,9 @@ class _ChildTransport:
         raise AssertionError("unreachable")
 
     async def aclose(self) -> None:
-        if self._inner is not None:
-            await self._inner.aclose()
-            self._inner = None
+        inner = self._inner.pop(asyncio.get_running_loop(), None)
+        if inner is not None:
+            await inner.aclose()
 
 
 # ---------------------------------------------------------------- the provider
@@ -673,7 +678,7 @@ class LocalProvider:
                 async for delta in deltas:
                     yield delta
         except (ConnectionFailed, WireError) as exc:
-            if server is not None and await server.is_dead_soon():
+            if server is not None and exc is not server.last_failure and await server.is_dead_soon():
                 raise server.failure("ended in the middle of the answer") from exc
             raise
 
@@ -700,13 +705,18 @@ class LocalProvider:
 
     async def _wire_to_child(self, request: ModelRequest) -> tuple[WireProvider, LlamaServer | None]:
         wanted = self._wanted(request.model.id)
-        found = local_models.find(wanted)
-        if self._transport is not None:
-            size = found.size if found is not None else 0
-            schema, tiny = size < local_models.LEAN_BYTES, size < local_models.TINY_BYTES
-            return self._wire(ADDRESS, "", schema=schema, tiny=tiny, transport=self._transport), None
+        replayed = self._transport is None and replay.active()
+        found = None if replayed and replay.is_strict() else local_models.find(wanted)
+        if found is None and (replayed or self._transport is not None):
+            # Recordings of the small models are answered without weights, engine or child.
+            transport = self._transport or replay.transport_for(inner=_Missing(wanted))
+            return self._wire(ADDRESS, "", schema=True, tiny=_is_tiny(wanted, None), transport=transport), None
         if found is None:
             raise local_models.missing(wanted)
+        if self._transport is not None:
+            schema = _wants_schema(None, found.size)
+            tiny = _is_tiny(wanted, found)
+            return self._wire(ADDRESS, "", schema=schema, tiny=tiny, transport=self._transport), None
         server = self._servers.get(str(found.path))
         if server is None:
             binary = os.environ.get(BINARY_VARIABLE, "").strip()
@@ -715,17 +725,20 @@ class LocalProvider:
         if found.size >= local_models.LEAN_BYTES and server.facts is None:
             await server.served()  # a larger one may call tools by itself: its template says so
         schema = _wants_schema(server.facts, found.size)
-        tiny = found.size < local_models.TINY_BYTES
+        tiny = _is_tiny(wanted, found)
         return self._wire(ADDRESS, "", schema=schema, tiny=tiny, transport=None, server=server), server
 
     def _wire(
         self, url: str, key: str, *, schema: bool, tiny: bool, transport: Any, server: LlamaServer | None = None
     ) -> WireProvider:
-        kind = (url, key, schema, tiny, id(server))
+        kind = (url, key, schema, tiny, id(server), replay.mode())
         wire = self._wires.get(kind)
         if wire is None:
             if server is not None:
-                transport = _ChildTransport(server)
+                child = _ChildTransport(server)
+                transport = replay.transport_for(inner=child) or child
+            elif transport is None:
+                transport = replay.transport_for()
             codec: Codec = SchemaCodec(OpenAIChatCodec(), tiny=tiny) if schema else OpenAIChatCodec()
             endpoint = Endpoint(name=self.name, base_url=url, api_key=key, quirks=QUIRKS)
             limits = Limits(connect_seconds=5.0, first_seconds=None, idle_seconds=None, max_retries=0)
@@ -743,6 +756,26 @@ class LocalProvider:
                 server.listeners.remove(self._told)
             if _let_go(server):
                 await asyncio.wrap_future(_in_thread(server.stop, "kit-llama-stop"))
+
+
+class _Missing:
+    """Stands for a child that cannot be: what a replay meets when the recording does not answer."""
+
+    def __init__(self, wanted: str) -> None:
+        self._wanted = wanted
+
+    async def handle_async_request(self, request: Any) -> Any:
+        raise local_models.missing(self._wanted)
+
+    async def aclose(self) -> None:
+        pass
+
+
+def _is_tiny(wanted: str, found: local_models.Found | None) -> bool:
+    """Whether the model is too small to decide on calls itself; a model that is not here counts as the default one."""
+    weights = local_models.CATALOG.get(_known_name(wanted)) if found is None else None
+    size = found.size if found is not None else weights.size if weights is not None else 0
+    return size < local_models.TINY_BYTES
 
 
 def _known_name(wanted: str) -> str:
