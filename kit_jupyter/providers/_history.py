@@ -12,7 +12,7 @@ results directly behind their answer in the order of its calls (services without
 order), and keeps all else in place. `CallIds` makes ids sendable: services differ in the letters and
 lengths that they take, and Bedrock calls the first call of every answer ``call_0``.
 
-`Beginnings` keeps what all but the last steps of a history were encoded to, so that a request costs what is
+`Beginnings` keeps what all but the last step of a history was encoded to, so that a request costs what is
 new in it and not what is old; `Written` is such an encoded history while it grows.
 
 What a history was made with must not matter to who reads it next: what one wire alone understands
@@ -196,11 +196,25 @@ class Written:
             if piece:
                 self.out += (b",", piece) if self.out else (piece,)
 
+    def marks(self) -> list[int]:
+        """Places of the last two pieces, in different messages, that a cache mark may end; the last one first."""
+        if not self.spots:
+            return []
+        last_run, last = self.spots[-1]
+        before = next((place for run, place in reversed(self.spots) if run < last_run), None)
+        return [last] if before is None else [last, before]
+
     def frozen(self) -> Written:
-        """A copy whose past is one piece."""
+        """A copy whose past is few pieces: those that a mark may end stay apart."""
         twin = Written(self.ids.copy())
-        twin.out = [b"".join(self.out)] if self.out else []
         twin.role, twin.runs, twin.stable = self.role, self.runs, self.stable
+        runs = {place: run for run, place in self.spots}
+        start = 0
+        for place in sorted(self.marks()):
+            twin.out += filter(None, (b"".join(self.out[start:place]), self.out[place]))
+            twin.spots.append((runs[place], len(twin.out) - 1))
+            start = place + 1
+        twin.out += filter(None, (b"".join(self.out[start:]),))
         return twin
 
 
@@ -227,8 +241,8 @@ class Beginnings:
 
     Notes
     -----
-    By identity and weakly, like `Pieces`: a session that is gone takes its beginnings with it. The last two
-    steps are never part of a beginning, since cache marks move in them.
+    By identity and weakly, like `Pieces`: a session that is gone takes its beginnings with it. The last step is
+    never part of a beginning, since what stands in it depends on what follows.
     """
 
     def __init__(self, limit: int = 32) -> None:
@@ -266,7 +280,7 @@ class Beginnings:
         for number, step in enumerate(pending):
             take(written, step)
             done += len(step)
-            if number == len(pending) - 3:
+            if number == len(pending) - 2:
                 self._keep(key, known or _Beginning(), messages[:done], written.frozen())
         return written
 

@@ -349,14 +349,8 @@ def _add(written: Written, role: bytes, blocks: bytes) -> None:
 
 def _mark(written: Written) -> None:
     """Put cache marks behind the last two user-side messages that stay."""
-    spots = written.spots
-    if not spots:
-        return
-    last_run, last = spots[-1]
-    before = next((place for run, place in reversed(spots) if run < last_run), None)
-    for place in (last, before):
-        if place is not None:
-            written.out[place] = written.out[place][:-1] + MARK + b"}"
+    for place in written.marks():
+        written.out[place] = written.out[place][:-1] + MARK + b"}"
 
 
 def _url(endpoint: Endpoint) -> str:
@@ -430,10 +424,14 @@ def _lost_calls(step: Step, origin: str) -> frozenset[str]:
 def _system_tail(step: Step) -> int:
     """Where the instructions begin that close this step; there must be something of the user before them."""
     tail = len(step.said)
-    while tail and step.said[tail - 1].role == "system" and _system(step.said[tail - 1]):
+    while tail and step.said[tail - 1].role == "system" and _has_content(step.said[tail - 1]):
         tail -= 1
-    has_user = bool(step.results) or any(_said(message) for message in step.said[:tail])
+    has_user = bool(step.results) or any(_has_content(message) for message in step.said[:tail])
     return tail if has_user else len(step.said)
+
+
+def _has_content(message: PromptMessage) -> bool:
+    return any(isinstance(p, MediaPart) or (isinstance(p, TextPart) and p.text.strip()) for p in message.parts)
 
 
 def _answer(message: PromptMessage, sent: tuple[str, ...], scope: str, origin: str, lost: frozenset[str]) -> bytes:
