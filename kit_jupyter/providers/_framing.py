@@ -49,14 +49,8 @@ class Frames:
     [ServerEvent(name='', data=b'a\\nb')]
     """
 
-    def __init__(
-        self,
-        *,
-        max_event_bytes: int = MAX_EVENT_BYTES,
-        max_body_bytes: int = MAX_BODY_BYTES,
-        max_silent_bytes: int = MAX_SILENT_BYTES,
-    ) -> None:
-        self._max_event, self._max_body, self._max_silent = max_event_bytes, max_body_bytes, max_silent_bytes
+    def __init__(self) -> None:
+        self._max_event, self._max_body, self._max_silent = MAX_EVENT_BYTES, MAX_BODY_BYTES, MAX_SILENT_BYTES
         self.is_stream: bool | None = None
         """None until the first byte that tells."""
         self._body: list[bytes] = []
@@ -197,7 +191,8 @@ class Answer:
         self._decoder, self._request, self._endpoint = decoder, request, endpoint
         self._frames = frames or Frames()
         self._finished: Finished | None = None
-        self._events = 0
+        self.events = 0
+        """How many came."""
         self.is_complete = False
         """The protocol said so, though the body may go on."""
 
@@ -213,7 +208,7 @@ class Answer:
             events = self._frames.feed(chunk)
         except TooLarge as exc:
             raise self._too_large(exc) from None
-        self._events += len(events)
+        self.events += len(events)
         for event in events:
             if event.data == b"[DONE]":
                 self.is_complete = True
@@ -246,7 +241,7 @@ class Answer:
         events, body = self._frames.end()
         if body is not None:
             yield from self._whole(body)
-        elif not events and not self._events:
+        elif not events and not self.events:
             raise not_json(self._frames.head, self._request, self._endpoint)
         else:
             for event in events:

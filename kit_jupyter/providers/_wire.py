@@ -94,6 +94,8 @@ class Limits:
         a small machine may read a long prompt for many minutes.
     idle_seconds : float or None
         Between two pieces of an answer.
+    silent_seconds : float or None
+        Without a word while the line is kept open by comments.
     max_retries : int
         Attempts after the first.
     base_seconds, cap_seconds : float
@@ -103,6 +105,7 @@ class Limits:
     connect_seconds: float = 15.0
     first_seconds: float | None = 600.0
     idle_seconds: float | None = 300.0
+    silent_seconds: float | None = 900.0
     max_retries: int = 3
     base_seconds: float = 0.5
     cap_seconds: float = 60.0
@@ -235,6 +238,10 @@ class _TimedOut(Exception):
     """Our own limit has passed."""
 
 
+class _Silent(Exception):
+    """The line is kept open, but nothing is said on it."""
+
+
 class _Watch:
     """One timer for all reads of a stream, re-armed only when it fires: one per read costs more than the read."""
 
@@ -247,6 +254,10 @@ class _Watch:
         self._since = 0.0
         self._limit: float | None = None
         self.fired = False
+
+    def now(self) -> float:
+        """The loop's clock."""
+        return self._loop.time()
 
     def limit(self, seconds: float | None) -> None:
         """How long one wait may take from now on."""
@@ -411,6 +422,7 @@ class WireProvider:
                 chunks = response.aiter_bytes() if response.headers.get("content-encoding") else response.aiter_raw()
                 step = chunks.__anext__
                 patience = limits.first_seconds
+                heard = watch.now()
                 while True:
                     try:
                         chunk = await watch.wait(step())
@@ -420,11 +432,16 @@ class WireProvider:
                         if answer.is_complete:
                             break
                         raise
+                    events = answer.events
                     for delta in answer.feed(chunk):
                         # Facts may come twice, words may not.
                         if not spoken and type(delta) is not ResponseFacts and type(delta) is not UsageDelta:
                             spoken = True
                         yield delta
+                    if answer.events != events:
+                        heard = watch.now()
+                    elif limits.silent_seconds is not None and watch.now() - heard > limits.silent_seconds:
+                        raise _Silent
                     wanted = DRAIN_SECONDS if answer.is_complete else limits.idle_seconds
                     if wanted != patience:
                         watch.limit(wanted)
@@ -572,6 +589,9 @@ class WireProvider:
             step = "try again, or allow more time (first_seconds)"
         elif isinstance(exc, _TimedOut):
             words = f"the answer from {host} stood still for {limits.idle_seconds:g} s"
+            step = "run it again"
+        elif isinstance(exc, _Silent):
+            words = f"{host} kept the line open but said nothing for {limits.silent_seconds:g} s"
             step = "run it again"
         elif isinstance(exc, httpx.ConnectTimeout | httpx.PoolTimeout):
             words = f"no connection to {host} within {limits.connect_seconds:g} s"

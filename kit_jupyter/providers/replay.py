@@ -536,7 +536,8 @@ def _last_said(body: Any) -> str:
     listed: Any = next((facts[key] for key in ("messages", "input", "contents") if key in facts), ())
     if isinstance(listed, str):
         return listed[:60]
-    for message in reversed(listed if isinstance(listed, list) else ()):
+    messages: list[Any] = listed if isinstance(listed, list) else []
+    for message in reversed(messages):
         if isinstance(message, dict) and message.get("role") == "user":
             words = " ".join(
                 str(v) for w, v in _leaves(message) if w.endswith(("content", "text")) and isinstance(v, str)
