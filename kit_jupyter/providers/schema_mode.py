@@ -87,7 +87,8 @@ def bounded(schema: Mapping[str, Any], *, string_max_length: int = STRING_MAX_LE
     >>> bounded({"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]})
     {'type': 'object', 'properties': {'city': {'type': 'string', 'maxLength': 300}}, 'required': ['city']}
     """
-    return _bound(schema, schema, (), string_max_length, "")
+    limited: dict[str, Any] = _bound(schema, schema, (), string_max_length, "")
+    return limited
 
 
 def _bound(node: Any, root: Mapping[str, Any], refs: tuple[str, ...], limit: int, name: str) -> Any:
@@ -306,7 +307,7 @@ def _example_value(name: str, schema: Any, turn: int, place: int) -> Any:
     kind = kind if isinstance(kind, str) else kind[0]
     if kind in {"integer", "number"}:
         low, high = schema.get("minimum"), schema.get("maximum")
-        value = 3 + 2 * turn + place
+        value: float = 3 + 2 * turn + place
         value = max(value, low) if isinstance(low, int | float) else value
         return min(value, high) if isinstance(high, int | float) else value
     if kind == "boolean":
