@@ -55,7 +55,7 @@ Factory = Callable[..., Provider]
 # Where the codec of each wire lives; imported on use.
 _WIRES = {
     "openai-chat": "kit_jupyter.providers.openai_chat:OpenAIChatCodec",
-    "openai-responses": "kit_jupyter.providers.openai_responses:ResponsesCodec",
+    "openai-responses": "kit_jupyter.providers.openai_responses:OpenAIResponsesCodec",
     "anthropic-messages": "kit_jupyter.providers.anthropic:AnthropicCodec",
     "gemini": "kit_jupyter.providers.gemini:GeminiCodec",
 }
