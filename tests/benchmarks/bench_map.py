@@ -98,7 +98,7 @@ def serve() -> None:
 def _kit(url: str) -> None:
     from kit_jupyter import Kit, PromptOptions
 
-    kit = Kit(model="openai/m", session="memory")
+    kit = Kit(model="vllm/m", session="memory")
     options = PromptOptions(base_url=url, api_key="x")
     rows = kit.map(
         [str(i) for i in range(ROWS)], "{text}", concurrency=CONCURRENCY, options=options, store=False, progress=False
