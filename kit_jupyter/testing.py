@@ -88,7 +88,7 @@ def thinking(content: str, *, signature: str | None = None, chunks: int | None =
     return Piece("thinking", content, chunks, {"signature": signature} if signature else {})
 
 
-def tool_call(name: str, *, call_id: str | None = None, raw: str | None = None, **arguments: Any) -> Piece:
+def tool_call(name: str, /, *, call_id: str | None = None, raw: str | None = None, **arguments: Any) -> Piece:
     """A tool call; `raw` is sent in place of the arguments' JSON."""
     body = raw if raw is not None else json.dumps(arguments)
     return Piece("call", name, None, {"id": call_id, "arguments": body})
@@ -193,7 +193,6 @@ class ScriptedProvider:
         self._info = info if info is not None else ModelInfo()
         self._repeat_last = repeat_last
         self._ids = itertools.count(1)
-        self._marks: dict[str, threading.Event] = {}
 
     def script(self, *replies: Any) -> None:
         """Add replies."""
@@ -293,7 +292,9 @@ async def _opened(event: asyncio.Event | threading.Event) -> None:
     if isinstance(event, asyncio.Event):
         await event.wait()
         return
-    await asyncio.to_thread(event.wait)
+    # Looked at again and again: a thread that waits in it could not be stopped, and would hold up the exit.
+    while not event.is_set():
+        await asyncio.sleep(0.005)  # noqa: ASYNC110
 
 
 def unanswered_calls(request: ModelRequest) -> list[ToolCallPart]:
