@@ -1,0 +1,439 @@
+"""Skills: folders with a ``SKILL.md``, told by name and description, loaded when the model asks.
+
+Theory of operation
+-------------------
+The format is that of https://agentskills.io/specification: front matter with ``name`` and
+``description``, then instructions; other files of the folder are read by name. Disclosure is
+progressive: the prompt holds one line per skill, the ``skill`` tool gives the instructions,
+``skill_file`` a file beside them.
+
+A skill's text tells the model what to do, so a project's own skills, which may have come with a
+clone, are used only after a person has said yes; the answer is kept for exactly that content.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import re
+import sys
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import MappingProxyType
+
+from kit_jupyter.errors import ToolError, UsageError
+from kit_jupyter.extension import Configurator, Extension, ExtensionContext
+from kit_jupyter.extensions._tool import GuestTool
+from kit_jupyter.permissions import config_dir
+from kit_jupyter.session import project_root
+from kit_jupyter.tool import Tool
+from kit_jupyter.trifecta import Contribution, Legs
+
+__all__ = ["BrokenSkill", "Skill", "Skills", "read_front_matter", "read_skill"]
+
+FOLDERS = (".agents/skills", ".claude/skills", ".kit/skills")
+"""Where skills lie, under the user's home and under the project's root."""
+
+_LIMIT_BYTES = 200_000
+_NAME = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*")
+
+
+class BrokenSkill(UsageError):
+    """A skill that cannot be used: which file, which line, and why."""
+
+
+@dataclass(frozen=True, slots=True)
+class Skill:
+    """One skill.
+
+    Parameters
+    ----------
+    name, description : str
+        Of the front matter.
+    folder : Path
+        Its folder, resolved.
+    is_foreign : bool
+        It came with the project, not from the user's home.
+    facts : dict
+        All of the front matter.
+    """
+
+    name: str
+    description: str
+    folder: Path
+    is_foreign: bool = False
+    facts: Mapping[str, object] = field(default_factory=dict, hash=False)
+
+    @property
+    def instructions(self) -> str:
+        """The text after the front matter, as it is on disk now."""
+        return _split(self.folder / "SKILL.md")[1].strip()
+
+    @property
+    def files(self) -> tuple[str, ...]:
+        """Other files of the folder, relative to it."""
+        found = (p for p in sorted(self.folder.rglob("*")) if p.is_file() and p.name != "SKILL.md")
+        return tuple(str(p.relative_to(self.folder)) for p in found if self._holds(p))[:200]
+
+    def _holds(self, path: Path) -> bool:
+        return self.folder in path.resolve().parents
+
+    def read(self, path: str) -> str:
+        """Text of a file of the folder.
+
+        Raises
+        ------
+        ToolError
+            If the path leaves the folder, or is no text file of at most 200 000 bytes.
+        """
+        file = self.folder / path
+        if not self._holds(file):
+            raise ToolError(f"{path!r} leaves the folder of skill {self.name!r}")
+        return _text(file, path)
+
+
+class Skills(Extension):
+    """Offers the skills found on this machine.
+
+    Parameters
+    ----------
+    folders : sequence of Path
+        Folders of skill folders that you vouch for, beside those under your home.
+    home, project : bool
+        Look under your home; look under the project's root.
+    trust : bool, callable (question) -> bool, or None
+        Whether a project's own skills may be used. None asks in a terminal, and elsewhere leaves them
+        out with a warning that tells how to allow them. The answer is remembered until a skill changes.
+
+    Notes
+    -----
+    Where two skills have one name, the first found counts: `folders`, then home, then the project. A
+    broken skill is left out with a warning that names file and line.
+    """
+
+    name = "Skills"
+
+    def __init__(
+        self,
+        folders: Sequence[Path | str] = (),
+        *,
+        home: bool = True,
+        project: bool = True,
+        trust: bool | Callable[[str], bool] | None = None,
+    ) -> None:
+        self._folders = tuple(Path(folder).expanduser() for folder in folders)
+        self._home = home
+        self._project = project
+        self._trust = trust
+        self._skills: dict[str, Skill] = {}
+        self.problems: tuple[str, ...] = ()
+
+    @property
+    def skills(self) -> Mapping[str, Skill]:
+        """Skills by name; read-only."""
+        return MappingProxyType(self._skills)
+
+    # -- hooks
+
+    def configure(self, c: Configurator) -> None:
+        """Find the skills, ask about the project's, add the tools."""
+        self.find()
+        legs = Legs(untrusted="soft") if any(s.is_foreign for s in self._skills.values()) else Legs()
+        c.add_tool(GuestTool(self.load, name="skill", legs=legs, resource="name"))
+        c.add_tool(GuestTool(self.load_file, name="skill_file", legs=legs, resource="name"))
+
+    def bind(self, ctx: ExtensionContext) -> None:
+        """Tell what could not be used."""
+        for problem in self.problems:
+            ctx.warn(problem)
+
+    def system_prompt_snippets(self) -> list[str]:
+        """The catalog, one line per skill."""
+        if not self._skills:
+            return []
+        lines = "\n".join(f"- {s.name}: {' '.join(s.description.split())}" for s in self._skills.values())
+        return [f"Skills. When one fits the task, load it with the skill tool before you begin:\n{lines}"]
+
+    def on_conversation_reset(self, ctx: ExtensionContext) -> None:
+        """Nothing to drop: skills are files, and the catalog is pulled again."""
+
+    def trifecta_contribution(self, tools: Sequence[Tool]) -> Contribution | None:
+        """Descriptions of a project's skills stand in the prompt: soft untrusted text."""
+        foreign = any(s.is_foreign for s in self._skills.values())
+        return Contribution(label="Skills", legs=Legs(untrusted="soft")) if foreign else None
+
+    # -- tools
+
+    def load(self, name: str) -> str:
+        """Load the instructions of a skill.
+
+        Parameters
+        ----------
+        name : str
+            As in the list of skills.
+        """
+        skill = self._named(name)
+        try:
+            text = skill.instructions
+        except (OSError, BrokenSkill) as exc:
+            raise ToolError(f"skill {name!r} cannot be read: {exc}") from exc
+        files = "\n".join(f"- {path}" for path in skill.files)
+        more = f"\n\nFiles of this skill, in {skill.folder}; read one with skill_file:\n{files}" if files else ""
+        return (text or "(the skill has no instructions)") + more
+
+    def load_file(self, name: str, path: str) -> str:
+        """Read a file of a skill.
+
+        Parameters
+        ----------
+        name : str
+            The skill.
+        path : str
+            Relative to the skill's folder, as its instructions name it.
+        """
+        return self._named(name).read(path)
+
+    def _named(self, name: str) -> Skill:
+        try:
+            return self._skills[name]
+        except KeyError:
+            raise ToolError(f"there is no skill {name!r}; there are: {', '.join(self._skills) or 'none'}") from None
+
+    # -- finding
+
+    def find(self) -> None:
+        """Look again for skills; the catalog shows them from the next clear on."""
+        problems: list[str] = []
+        found: dict[str, Skill] = {}
+        places = [*self._folders, *((Path.home() / name for name in FOLDERS) if self._home else ())]
+        mine = list(_skills_in(places, problems, is_foreign=False))
+        theirs: list[Skill] = []
+        if self._project:
+            root = project_root()
+            known = {place.resolve() for place in places}
+            folders = [root / name for name in FOLDERS if (root / name).resolve() not in known]
+            theirs = list(_skills_in(folders, problems, is_foreign=True))
+            if theirs and not self._may_use(root, theirs, problems):
+                theirs = []
+        for skill in (*mine, *theirs):
+            if skill.name in found:
+                problems.append(f"skill {skill.name!r} is also in {skill.folder}; that one is not used")
+            else:
+                found[skill.name] = skill
+        self._skills, self.problems = found, tuple(problems)
+
+    def _may_use(self, root: Path, skills: Sequence[Skill], problems: list[str]) -> bool:
+        if isinstance(self._trust, bool):
+            return self._trust
+        content = _digest(skills)
+        if _trusted().get(str(root)) == content:
+            return True
+        names = ", ".join(skill.name for skill in skills)
+        question = f"The project {root} brings skills: {names}. Their text will instruct the model. Use them?"
+        ask = self._trust if self._trust is not None else _ask_terminal
+        if ask(question):
+            _remember(root, content)
+            return True
+        problems.append(f"skills of the project {root} are not used ({names}); allow them with Skills(trust=True)")
+        return False
+
+
+# ---------------------------------------------------------------- reading
+
+
+def read_skill(folder: Path, *, is_foreign: bool = False) -> Skill:
+    """The skill in `folder`.
+
+    Raises
+    ------
+    BrokenSkill
+        With file and line, if its front matter breaks the format or its file leads out of the folder.
+    """
+    file = folder / "SKILL.md"
+    if folder.resolve() not in file.resolve().parents:
+        raise BrokenSkill(f"{file} leads out of its folder")
+    try:
+        facts, _ = _split(file)
+    except OSError as exc:
+        raise BrokenSkill(f"{file} cannot be read: {exc.strerror or exc}") from exc
+    name, description = facts.get("name"), facts.get("description")
+    if not isinstance(name, str) or not _NAME.fullmatch(name) or len(name) > 64:
+        raise BrokenSkill(f"{file}: name is at most 64 small letters, digits and single hyphens, got {name!r}")
+    if name != folder.name:
+        raise BrokenSkill(f"{file}: name {name!r} differs from the folder's name {folder.name!r}")
+    if not isinstance(description, str) or not description.strip() or len(description) > 1024:
+        raise BrokenSkill(f"{file}: description is a text of at most 1024 characters, got {str(description)[:60]!r}")
+    return Skill(name, description, folder.resolve(), is_foreign, MappingProxyType(dict(facts)))
+
+
+def _skills_in(places: Iterable[Path], problems: list[str], *, is_foreign: bool) -> Iterable[Skill]:
+    for place in places:
+        with contextlib.suppress(OSError):
+            for folder in sorted(place.iterdir()):
+                if not (folder / "SKILL.md").is_file():
+                    continue
+                if place.resolve() not in folder.resolve().parents and is_foreign:
+                    problems.append(f"skill folder {folder} leads out of {place}; it is not used")
+                    continue
+                try:
+                    yield read_skill(folder, is_foreign=is_foreign)
+                except BrokenSkill as exc:
+                    problems.append(exc.message)
+
+
+def _text(file: Path, shown: str) -> str:
+    try:
+        if file.stat().st_size > _LIMIT_BYTES:
+            raise ToolError(f"{shown} has more than {_LIMIT_BYTES} bytes")
+        return file.read_text("utf-8")
+    except UnicodeDecodeError:
+        raise ToolError(f"{shown} is not a text file in UTF-8") from None
+    except OSError as exc:
+        raise ToolError(f"{shown} cannot be read: {exc.strerror or exc}") from exc
+
+
+def _split(file: Path) -> tuple[dict[str, object], str]:
+    try:
+        text = _text(file, str(file)).removeprefix("\ufeff").replace("\r\n", "\n")
+    except ToolError as exc:
+        raise BrokenSkill(exc.message) from exc
+    lines = text.split("\n")
+    if lines[0].rstrip() != "---":
+        raise BrokenSkill(f"{file}, line 1: a skill begins with front matter between two lines of ---")
+    end = next((n for n, line in enumerate(lines[1:], 1) if line.rstrip() == "---"), None)
+    if end is None:
+        raise BrokenSkill(f"{file}: the front matter is not closed with ---")
+    try:
+        return read_front_matter(lines[1:end]), "\n".join(lines[end + 1 :])
+    except BrokenSkill as exc:
+        raise BrokenSkill(f"{file}, {exc.message}") from None
+
+
+def read_front_matter(lines: Sequence[str]) -> dict[str, object]:
+    """The part of YAML that skills use: texts plain, quoted or as a block, one level of maps, and lists of texts.
+
+    Raises
+    ------
+    BrokenSkill
+        With the line, counted in the file, for anything else.
+
+    Examples
+    --------
+    >>> read_front_matter(["name: pdf", "description: >-", "  Fill in", "  forms.", "metadata:", "  version: '1.0'"])
+    {'name': 'pdf', 'description': 'Fill in forms.', 'metadata': {'version': '1.0'}}
+    """
+    facts: dict[str, object] = {}
+    at = 0
+    while at < len(lines):
+        line = lines[at]
+        if not line.strip() or line.lstrip().startswith("#"):
+            at += 1
+            continue
+        key, value = _pair(line, at)
+        if line[0].isspace() or key in facts:
+            raise BrokenSkill(f"line {at + 2}: {'unexpected indent' if line[0].isspace() else f'{key!r} stands twice'}")
+        block = at + 1
+        while block < len(lines) and (not lines[block].strip() or lines[block][0] in " \t" or _is_item(lines[block])):
+            block += 1
+        facts[key] = _value(value, lines[at + 1 : block], at)
+        at = block
+    return facts
+
+
+def _is_item(line: str) -> bool:
+    return line.startswith("- ") or line.rstrip() == "-"
+
+
+def _pair(line: str, at: int) -> tuple[str, str]:
+    match = re.match(r"\s*([A-Za-z_][\w.-]*)\s*:(?:\s+(.*))?$", line)
+    if match is None:
+        raise BrokenSkill(f"line {at + 2}: not a `key: value` pair: {line.strip()[:60]!r}")
+    return match[1], (match[2] or "").strip()
+
+
+def _value(value: str, block: Sequence[str], at: int) -> object:
+    body = [line.strip() for line in block if line.strip() and not line.lstrip().startswith("#")]
+    if value[:1] in ("|", ">"):
+        return _block(value, block)
+    if value[:1] in ('"', "'"):
+        return _scalar(" ".join([value, *body]), at)
+    if value[:1] == "[" and value.endswith("]"):
+        return [_scalar(item.strip(), at) for item in value[1:-1].split(",") if item.strip()]
+    if value:
+        return _scalar(" ".join([value, *body]), at)
+    if body and all(_is_item(line) for line in body):
+        return [_scalar(line[1:].strip(), at) for line in body]
+    inner: dict[str, object] = {}
+    for offset, line in enumerate(block, 1):
+        if line.strip() and not line.lstrip().startswith("#"):
+            key, text = _pair(line, at + offset)
+            inner[key] = _scalar(text, at + offset)
+    return inner or ""
+
+
+def _scalar(text: str, at: int) -> str:
+    try:
+        if text[:1] == '"':
+            end = re.match(r'"(?:[^"\\]|\\.)*"', text)
+            return str(json.loads(end[0])) if end else _unclosed(at)
+        if text[:1] == "'":
+            end = re.match(r"'(?:[^']|'')*'", text)
+            return end[0][1:-1].replace("''", "'") if end else _unclosed(at)
+    except ValueError:
+        return _unclosed(at)
+    if text[:1] in ("{", "&", "*", "!", "%", "@", "`"):
+        raise BrokenSkill(f"line {at + 2}: {text[:1]!r} begins something other than text; put quotes around it")
+    # A colon within plain text is wrong YAML, but common in descriptions and cannot be mistaken here.
+    return re.sub(r"\s+#.*$", "", text)
+
+
+def _unclosed(at: int) -> str:
+    raise BrokenSkill(f"line {at + 2}: a quote that is not closed, or a wrong escape")
+
+
+def _block(style: str, block: Sequence[str]) -> str:
+    lines = [line.rstrip() for line in block]
+    depth = min((len(line) - len(line.lstrip()) for line in lines if line), default=0)
+    lines = [line[depth:] for line in lines]
+    if style[0] == "|":
+        return "\n".join(lines).strip("\n")
+    return re.sub(r"(?<!\n)\n(?!\n)", " ", "\n".join(lines).strip("\n")).replace("\n\n", "\n")
+
+
+# ---------------------------------------------------------------- trust
+
+
+def _digest(skills: Sequence[Skill]) -> str:
+    """Of every file of these skills: a changed script is a new question, too."""
+    total = hashlib.blake2b(digest_size=16)
+    for skill in skills:
+        for path in ("SKILL.md", *skill.files):
+            total.update(f"{skill.name}\0{path}\0".encode())
+            with contextlib.suppress(OSError):
+                total.update(hashlib.blake2b((skill.folder / path).read_bytes()).digest())
+    return total.hexdigest()
+
+
+def _trusted() -> dict[str, str]:
+    try:
+        known = json.loads((config_dir() / "trusted-skills.json").read_text("utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return {str(k): str(v) for k, v in known.items()} if isinstance(known, dict) else {}
+
+
+def _remember(root: Path, content: str) -> None:
+    folder = config_dir()
+    folder.mkdir(parents=True, exist_ok=True)
+    temporary = folder / f"trusted-skills.{os.getpid()}.tmp"
+    temporary.write_text(json.dumps({**_trusted(), str(root): content}, indent=1), "utf-8")
+    os.replace(temporary, folder / "trusted-skills.json")
+
+
+def _ask_terminal(question: str) -> bool:
+    if sys.stdin is None or not sys.stdin.isatty():
+        return False
+    return input(f"{question} [y/N] ").strip().lower() in ("y", "yes")

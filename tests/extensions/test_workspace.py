@@ -1,0 +1,162 @@
+"""Workspace: a root, and no edit of what was not read."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from kit_jupyter import Kit
+from kit_jupyter.errors import ToolError
+from kit_jupyter.extensions.workspace import Workspace
+from kit_jupyter.messages import ToolCallPart
+from kit_jupyter.testing import ScriptedProvider, text, tool_call
+from kit_jupyter.tool import ToolOutcome
+
+
+@pytest.fixture
+def space(tmp_path):
+    root = tmp_path / "root"
+    root.mkdir()
+    (root / "a.py").write_text("x = 1\ny = 2\n")
+    (tmp_path / "secret.txt").write_text("no")
+    return Workspace(root)
+
+
+def test_an_edit_needs_a_read_first(space):
+    """S216: refused with what to do; after a read it works, and a second edit needs no second read."""
+    with pytest.raises(ToolError, match=r"read a\.py before"):
+        space.edit("a.py", "x = 1", "x = 3")
+
+    space.read("a.py")
+    outcome = space.edit("a.py", "x = 1", "x = 3")
+    space.edit("a.py", "y = 2", "y = 4")
+
+    assert (space.root / "a.py").read_text() == "x = 3\ny = 4\n"
+    assert "+x = 3" in outcome.details["diff"]
+
+
+async def test_a_clear_empties_the_read_record(space, hosted):
+    """S174, S216: conversation-scoped state goes."""
+    host = hosted(space)
+    space.read("a.py")
+    assert len(space.read_record) == 1
+
+    await host.reset()
+
+    assert space.read_record == ()
+    with pytest.raises(ToolError, match="before you edit"):
+        space.edit("a.py", "x = 1", "x = 3")
+
+
+def test_a_file_changed_on_disk_must_be_read_again(space):
+    """Somebody else's change is not overwritten unseen."""
+    space.read("a.py")
+    (space.root / "a.py").write_text("x = 1\nz = 9\n")
+
+    with pytest.raises(ToolError, match="has changed"):
+        space.edit("a.py", "x = 1", "x = 3")
+
+
+@pytest.mark.parametrize("path", ["../secret.txt", "/etc/passwd", "link/secret.txt", "~/x", "a\0b"])
+def test_nothing_outside_the_root(space, path):
+    """Bad input: a path that leaves the root, by dots, absolute, through a link."""
+    (space.root / "link").symlink_to(space.root.parent)
+
+    for act in (lambda: space.read(path), lambda: space.edit(path, "", "x"), lambda: space.list_files(path)):
+        with pytest.raises(ToolError):
+            act()
+
+
+@pytest.mark.parametrize(("old", "words"), [("nope", "is not in the file"), ("= ", "is there 2 times"), ("", "exists")])
+def test_an_edit_must_be_exact(space, old, words):
+    """Bad input: the model is told why; the file is as it was."""
+    space.read("a.py")
+
+    with pytest.raises(ToolError, match=words):
+        space.edit("a.py", old, "z")
+
+    assert (space.root / "a.py").read_text() == "x = 1\ny = 2\n"
+
+
+def test_files_that_are_no_text(space):
+    """Bad input: binary, folder, missing, too large."""
+    (space.root / "b.bin").write_bytes(b"\xff\xfe\x00")
+    (space.root / "big.txt").write_text("x" * 2_000_001)
+
+    for path, words in (("b.bin", "UTF-8"), (".", "folder"), ("none", "no file"), ("big.txt", "more than")):
+        with pytest.raises(ToolError, match=words):
+            space.read(path)
+
+
+def test_line_ends_and_mode_survive_an_edit(space):
+    """Only the replaced piece changes."""
+    file = space.root / "w.sh"
+    file.write_bytes(b"a\r\nb\r\n")
+    file.chmod(0o755)
+    space.read("w.sh")
+
+    space.edit("w.sh", "b", "c")
+
+    assert file.read_bytes() == b"a\r\nc\r\n"
+    assert file.stat().st_mode & 0o777 == 0o755
+    assert [p.name for p in space.root.iterdir() if p.name.startswith(".w.sh")] == []
+
+
+def test_new_files_and_listing(space):
+    """An empty `old` creates; a pattern lists; a pattern cannot climb."""
+    space.edit("pkg/new.py", "", "pass\n")
+
+    assert space.list_files(pattern="**/*.py").splitlines() == ["a.py", "pkg/new.py"]
+    with pytest.raises(ToolError, match="leaves"):
+        space.list_files(pattern="../*")
+
+
+def call(name, **arguments):
+    return ToolCallPart("c", name, json.dumps(arguments)), arguments
+
+
+async def test_other_file_tools_are_watched(space, hosted):
+    """S216: the gate blocks an edit by another tool until its reader has read the file."""
+    host = hosted(space)
+    edit, arguments = call("edit_file", path="a.py", text="z")
+
+    assert (await host.before_tool(edit, arguments)).block
+    read, read_arguments = call("read_file", path="a.py")
+    assert not (await host.before_tool(read, read_arguments)).block
+    await host.after_tool(read, ToolOutcome.of_text("x = 1"))
+    assert not (await host.before_tool(edit, arguments)).block
+    outside, outside_arguments = call("read_file", path="../secret.txt")
+    gate = await host.before_tool(outside, outside_arguments)
+    assert gate.block
+    assert "outside" in gate.reason
+    new, new_arguments = call("write_file", path="new.txt", text="z")
+    assert not (await host.before_tool(new, new_arguments)).block
+
+
+async def test_a_failed_read_is_no_read(space, hosted):
+    """An error result leaves no record."""
+    host = hosted(space)
+    read, _ = call("read_file", path="a.py")
+
+    await host.after_tool(read, ToolOutcome.of_text("denied", is_error=True))
+
+    assert space.read_record == ()
+
+
+def test_through_a_kit(space):
+    """The model is refused, reads, and edits; its prompt names the root."""
+    provider = ScriptedProvider(
+        [tool_call("workspace_edit", path="a.py", old="x = 1", new="x = 5")],
+        [tool_call("workspace_read", path="a.py")],
+        [tool_call("workspace_edit", path="a.py", old="x = 1", new="x = 5")],
+        [text("done")],
+    )
+    kit = Kit(provider=provider, session="memory", extensions=[space], permissions="auto")
+
+    kit.prompt_sync("set x to 5")
+
+    results = [m.parts[0].parts[0].text for m in provider.last_request.messages if m.role == "tool"]
+    assert results[0] == "read a.py before you edit it"
+    assert results[2] == "edited a.py"
+    assert str(space.root) in provider.requests[0].system
