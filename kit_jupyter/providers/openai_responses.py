@@ -521,8 +521,8 @@ class OpenAIResponsesDecoder:
             out += self._added(place, item)
             known = self._items[place]
         if known.is_done:
-            if kind == "reasoning" and item.get("encrypted_content"):
-                # The final response brings it encrypted anew; the last one is what the service documents.
+            if kind == "reasoning" and (item.get("encrypted_content") or item.get("content")):
+                # The final response brings it encrypted anew, or under another id: the last word counts.
                 out.append(NativeDelta(self._where(known), Native(WIRE, {"from": self._scope, "item": item})))
             return out
         known.is_done = True
