@@ -43,8 +43,8 @@ from pathlib import Path
 from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
-from kit_jupyter.errors import ConnectionFailed, KitError, UsageError, WireError
-from kit_jupyter.messages import ModelDelta
+from kit_jupyter.errors import ConnectionFailed, KitError, ReplayMiss, UsageError, WireError
+from kit_jupyter.messages import ModelDelta, ModelRef
 from kit_jupyter.provider import ModelInfo, ModelRequest
 from kit_jupyter.providers import llama_child, local_models, replay
 from kit_jupyter.providers._wire import Limits, WireProvider, http_library, is_loopback
@@ -58,6 +58,7 @@ T = TypeVar("T")
 
 CONTEXT = 8192
 START_SECONDS = 60.0
+TINY_PARAMETERS, LEAN_PARAMETERS = 300_000_000, 3_000_000_000
 LOG_LINES = 200
 ADDRESS = "http://kit.localhost/v1"
 QUIRKS = frozenset(("reminders", "thinking:template"))
@@ -557,7 +558,7 @@ class LocalProvider:
     context : int or None, tokens
         Context window of a child of ours; None takes ``KIT_LOCAL_CONTEXT``, else 8192.
     transport : httpx transport or None
-        Carries the bytes in place of child and sockets, for tests.
+        Carries the bytes in place of child and sockets, for example `replay`'s.
 
     Notes
     -----
@@ -616,7 +617,7 @@ class LocalProvider:
             return ModelInfo(context_window=window, takes=takes, note="")
         wanted = self._wanted(model_id)
         try:
-            found = local_models.find(wanted)
+            found = self._found(wanted)
         except UsageError:
             found = None
         weights = found.weights if found is not None else local_models.CATALOG.get(_known_name(wanted))
@@ -667,30 +668,44 @@ class LocalProvider:
         """Deltas of one answer; the first prompt starts the child."""
         url = self._url(request.base_url)
         if url:
-            wire = await self._wire_to(url, request)
-            async with aclosing(wire.stream(replace(request, base_url=None, api_key=None))) as deltas:  # type: ignore[type-var]
-                async for delta in deltas:
-                    yield delta
-            return
-        wire, server = await self._wire_to_child(request)
-        try:
-            async with aclosing(wire.stream(replace(request, api_key=None))) as deltas:  # type: ignore[type-var]
-                async for delta in deltas:
-                    yield delta
-        except (ConnectionFailed, WireError) as exc:
-            if server is not None and exc is not server.last_failure and await server.is_dead_soon():
-                raise server.failure("ended in the middle of the answer") from exc
-            raise
+            wires, server = await self._wires_to(url, request), None
+            asked = replace(request, base_url=None, api_key=None)
+        else:
+            name, wires, server = await self._wires_to_child(request)
+            asked = replace(request, api_key=None, model=ModelRef(self.name, name))
+        first_miss: ReplayMiss | None = None
+        for wire in wires:
+            spoken = False
+            try:
+                async with aclosing(wire.stream(asked)) as deltas:  # type: ignore[type-var]
+                    async for delta in deltas:
+                        spoken = True
+                        yield delta
+                return
+            except ReplayMiss as exc:
+                if spoken:
+                    raise
+                first_miss = first_miss or exc
+            except (ConnectionFailed, WireError) as exc:
+                if server is not None and exc is not server.last_failure and await server.is_dead_soon():
+                    raise server.failure("ended in the middle of the answer") from exc
+                raise
+        assert first_miss is not None
+        if replay.mode() == "auto" and self._transport is None and not url:
+            raise local_models.missing(self._wanted(request.model.id)) from first_miss
+        raise first_miss
 
     def _told(self, status: str) -> None:
         if self.on_status is not None:
             self.on_status(status)
 
-    async def _wire_to(self, url: str, request: ModelRequest) -> WireProvider:
+    async def _wires_to(self, url: str, request: ModelRequest) -> list[WireProvider]:
         """A server that runs already: asked once what it is."""
         key = request.api_key or self._api_key or os.environ.get(KEY_VARIABLE, "")
+        if self._transport is not None or replay.is_strict():
+            return self._ways(url, key)
         served = self._asked.get(url)
-        if served is None and self._transport is None:
+        if served is None:
             base = url.removesuffix("/v1")
             try:
                 served = await asyncio.wrap_future(_in_thread(lambda: ask(base, key), "kit-llama-ask"))
@@ -699,24 +714,22 @@ class LocalProvider:
                     f"nothing answers at {base}; start the server, or unset {URL_VARIABLE}", provider=self.name
                 ) from None
             self._asked[url] = served
-        schema = served is not None and _wants_schema(served, 0)
-        tiny = served is not None and served.parameters is not None and served.parameters < 300e6
-        return self._wire(url, key, schema=schema, tiny=tiny, transport=self._transport)
+        tiny = served.parameters is not None and served.parameters < TINY_PARAMETERS
+        return [self._wire(url, key, schema=_wants_schema(served, 0), tiny=tiny)]
 
-    async def _wire_to_child(self, request: ModelRequest) -> tuple[WireProvider, LlamaServer | None]:
+    async def _wires_to_child(self, request: ModelRequest) -> tuple[str, list[WireProvider], LlamaServer | None]:
+        """The model's name on the wire, the ways to ask it, and its server; none where a recording answers."""
         wanted = self._wanted(request.model.id)
-        replayed = self._transport is None and replay.active()
-        found = None if replayed and replay.is_strict() else local_models.find(wanted)
-        if found is None and (replayed or self._transport is not None):
-            # Recordings of the small models are answered without weights, engine or child.
-            transport = self._transport or replay.transport_for(inner=_Missing(wanted))
-            return self._wire(ADDRESS, "", schema=True, tiny=_is_tiny(wanted, None), transport=transport), None
+        found = self._found(wanted)
+        if found is None and (self._transport is not None or replay.mode() in ("auto", "strict")):
+            name = _known_name(wanted)
+            weights = local_models.CATALOG.get(name)
+            if weights is not None:
+                tiny = weights.size < local_models.TINY_BYTES
+                return name, [self._wire(ADDRESS, "", schema=True, tiny=tiny)], None
+            return name, self._ways(ADDRESS, ""), None
         if found is None:
             raise local_models.missing(wanted)
-        if self._transport is not None:
-            schema = _wants_schema(None, found.size)
-            tiny = _is_tiny(wanted, found)
-            return self._wire(ADDRESS, "", schema=schema, tiny=tiny, transport=self._transport), None
         server = self._servers.get(str(found.path))
         if server is None:
             binary = os.environ.get(BINARY_VARIABLE, "").strip()
@@ -724,21 +737,31 @@ class LocalProvider:
             server.listeners.append(self._told)
         if found.size >= local_models.LEAN_BYTES and server.facts is None:
             await server.served()  # a larger one may call tools by itself: its template says so
-        schema = _wants_schema(server.facts, found.size)
-        tiny = _is_tiny(wanted, found)
-        return self._wire(ADDRESS, "", schema=schema, tiny=tiny, transport=None, server=server), server
+        schema, tiny = _wants_schema(server.facts, found.size), found.size < local_models.TINY_BYTES
+        return found.name, [self._wire(ADDRESS, "", schema=schema, tiny=tiny, server=server)], server
 
-    def _wire(
-        self, url: str, key: str, *, schema: bool, tiny: bool, transport: Any, server: LlamaServer | None = None
-    ) -> WireProvider:
+    def _found(self, wanted: str) -> local_models.Found | None:
+        """The weights; none where only a recording may answer, so that what is here does not change what is sent."""
+        if self._transport is not None or replay.is_strict():
+            return None
+        return local_models.find(wanted)
+
+    def _ways(self, url: str, key: str) -> list[WireProvider]:
+        """All ways a model might have been asked when it was recorded; the recording knows which."""
+        kinds = ((True, False), (True, True), (False, False))
+        return [self._wire(url, key, schema=schema, tiny=tiny) for schema, tiny in kinds]
+
+    def _wire(self, url: str, key: str, *, schema: bool, tiny: bool, server: LlamaServer | None = None) -> WireProvider:
         kind = (url, key, schema, tiny, id(server), replay.mode())
         wire = self._wires.get(kind)
         if wire is None:
-            if server is not None:
-                child = _ChildTransport(server)
-                transport = replay.transport_for(inner=child) or child
-            elif transport is None:
-                transport = replay.transport_for()
+            transport = self._transport
+            if transport is None:
+                if server is not None:
+                    child = _ChildTransport(server)
+                    transport = replay.transport_for(inner=child) or child
+                else:  # a server that runs already; or none, and then only a recording can answer
+                    transport = replay.transport_for(how="strict" if url == ADDRESS else None)
             codec: Codec = SchemaCodec(OpenAIChatCodec(), tiny=tiny) if schema else OpenAIChatCodec()
             endpoint = Endpoint(name=self.name, base_url=url, api_key=key, quirks=QUIRKS)
             limits = Limits(connect_seconds=5.0, first_seconds=None, idle_seconds=None, max_retries=0)
@@ -758,26 +781,6 @@ class LocalProvider:
                 await asyncio.wrap_future(_in_thread(server.stop, "kit-llama-stop"))
 
 
-class _Missing:
-    """Stands for a child that cannot be: what a replay meets when the recording does not answer."""
-
-    def __init__(self, wanted: str) -> None:
-        self._wanted = wanted
-
-    async def handle_async_request(self, request: Any) -> Any:
-        raise local_models.missing(self._wanted)
-
-    async def aclose(self) -> None:
-        pass
-
-
-def _is_tiny(wanted: str, found: local_models.Found | None) -> bool:
-    """Whether the model is too small to decide on calls itself; a model that is not here counts as the default one."""
-    weights = local_models.CATALOG.get(_known_name(wanted)) if found is None else None
-    size = found.size if found is not None else weights.size if weights is not None else 0
-    return size < local_models.TINY_BYTES
-
-
 def _known_name(wanted: str) -> str:
     return local_models.DEFAULT if wanted in ("", "default") else wanted
 
@@ -788,8 +791,8 @@ def _takes(served: Served) -> frozenset[str]:
 
 def _wants_schema(served: Served | None, size: int) -> bool:
     """Whether tools are called by schema: no tool template, or too small to use one (measured: 0 of 5)."""
-    if served is None or served.calls_tools is None:
-        return 0 < size < local_models.LEAN_BYTES
-    if not served.calls_tools:
+    if 0 < size < local_models.LEAN_BYTES:
         return True
-    return served.parameters is not None and served.parameters < 3e9
+    if served is None or served.calls_tools is None:
+        return False
+    return not served.calls_tools or (served.parameters is not None and served.parameters < LEAN_PARAMETERS)

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from kit_jupyter.errors import ConnectionFailed, ContextOverflow, UsageError
+from kit_jupyter.errors import ConnectionFailed, ContextOverflow, ReplayMiss, UsageError
 from kit_jupyter.messages import MessageBuilder, ModelRef, TextPart
 from kit_jupyter.prompt import PromptMessage
 from kit_jupyter.provider import ModelRequest, Provider
@@ -537,3 +537,74 @@ def test_the_child_refuses_to_run_without_a_key(monkeypatch, capsys):
 
     assert llama_child.main(["--model", "x.gguf"]) == 2
     assert "KIT_LLAMA_KEY" in capsys.readouterr().err
+
+
+# ---------------------------------------------------------------- recordings
+
+
+@pytest.fixture
+def recorded(tmp_path, monkeypatch):
+    """Sets KIT_REPLAY, with a recording of this test's own."""
+    from kit_jupyter.providers import replay
+
+    monkeypatch.setenv("KIT_REPLAY_FILE", str(tmp_path / "recording.json"))
+    replay.reset()
+    yield lambda how: monkeypatch.setenv("KIT_REPLAY", how)
+    replay.reset()
+
+
+@pytest.mark.parametrize("how", ["strict", "auto"])
+async def test_a_recorded_answer_needs_neither_weights_nor_child(weights, recorded, monkeypatch, how):
+    """KIT_REPLAY: a notebook made with a local model runs where there is none."""
+    recorded("record")
+    live = LocalProvider()
+    said = await answer(live, request("Hi"))
+    await live.close()
+
+    recorded(how)
+    monkeypatch.delenv("KIT_LOCAL_MODEL")
+    monkeypatch.delenv("KIT_LLAMA_SERVER")
+    replayed = LocalProvider("toy")
+
+    assert (await answer(replayed, request("Hi"))).parts == said.parts
+    assert replayed.servers == ()
+    await replayed.close()
+
+
+async def test_an_answer_that_is_not_recorded_is_a_miss(weights, recorded):
+    """Strict replay never starts anything, whatever is installed."""
+    recorded("record")
+    live = LocalProvider()
+    await answer(live, request("Hi"))
+    await live.close()
+    recorded("strict")
+    provider = LocalProvider()
+
+    with pytest.raises(ReplayMiss, match="Something else"):
+        await answer(provider, request("Something else"))
+    assert provider.servers == ()
+
+
+async def test_a_recording_holds_neither_port_nor_key(weights, recorded, tmp_path):
+    """The same text on every machine, and nothing secret in it."""
+    recorded("record")
+    provider = LocalProvider()
+    await answer(provider, request("Hi"))
+    served = await provider.servers[0].served()
+    await provider.close()
+
+    text = (tmp_path / "recording.json").read_text()
+
+    assert "local/toy" in text
+    assert served.key not in text
+    assert served.address.rpartition(":")[2] not in text
+
+
+async def test_registry_opens_it_without_starting_anything(weights):
+    """`Kit()` without key and setting ends here."""
+    from kit_jupyter.providers import registry
+
+    provider = registry.open_provider(ModelRef("local", "default"))
+
+    assert isinstance(provider, LocalProvider)
+    assert provider.servers == ()
