@@ -493,7 +493,7 @@ def open_provider(
     if made is None and ref.provider not in _ROWS and ref.provider not in _SPECIAL:
         made = _loaded(ref.provider)
     if made is None and ref.provider in _SPECIAL:
-        return _open_special(ref)
+        return _open_special(ref, base_url=base_url, api_key=api_key, transport=transport)
     row = _ROWS.get(ref.provider) if made is None else made
     if not isinstance(row, Row):
         return cast(Factory, row)(ref, base_url=base_url, api_key=api_key)
@@ -519,7 +519,7 @@ def _loaded(name: str) -> Row | Factory:
     return made
 
 
-def _open_special(ref: ModelRef) -> Provider:
+def _open_special(ref: ModelRef, *, base_url: str | None, api_key: str | None, transport: Any) -> Provider:
     if ref.provider == "replay":
         from kit_jupyter.providers.replay import ReplayProvider
 
@@ -527,7 +527,8 @@ def _open_special(ref: ModelRef) -> Provider:
     module, _, attribute = _SPECIAL[ref.provider].partition(":")
     make = getattr(importlib.import_module(module), attribute)
     if ref.provider == "local":
-        return cast(Provider, make(None if ref.id in ("default", "auto") else ref.id))
+        model_id = None if ref.id in ("default", "auto") else ref.id
+        return cast(Provider, make(model_id, base_url=base_url, api_key=api_key, transport=transport))
     return cast(Provider, make(ref.id))
 
 
