@@ -27,7 +27,8 @@ def python(namespace):
 
 def test_value_prints_and_names(bench, python, namespace):
     """U70: last expression, stdout and stderr live, and what became of the namespace."""
-    code = "import sys\nprint('out')\nprint('err', file=sys.stderr)\nx = numbers + [4]\nnumbers.append(9)\ndel text\nlen(x)"
+    code = "import sys\nprint('out')\nprint('err', file=sys.stderr)\nx = numbers + [4]\n"
+    code += "numbers.append(9)\ndel text\nlen(x)"
     outcome = bench.run(python, code=code)
 
     assert outcome.text == "out\nerr\n4\n[new: sys, x; changed: numbers; deleted: text]"
