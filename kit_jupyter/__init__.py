@@ -14,7 +14,9 @@ Four.
 
 from __future__ import annotations
 
+import sys
 from importlib import import_module
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -117,9 +119,23 @@ def __getattr__(name: str) -> Any:
     if room is None:
         raise AttributeError(f"module 'kit_jupyter' has no attribute {name!r}")
     value = getattr(import_module(f"kit_jupyter.{room}"), name)
-    # `tool` is a room, too: importing it set the module under this name.
     globals()[name] = value
     return value
+
+
+class _Face(ModuleType):
+    """This module. `tool` is a room, too, and importing a room sets its module under that name."""
+
+    @property
+    def tool(self) -> Any:
+        return import_module("kit_jupyter.tool").tool
+
+    @tool.setter
+    def tool(self, value: object) -> None:
+        """The room; it is found in `sys.modules`."""
+
+
+sys.modules[__name__].__class__ = _Face
 
 
 def __dir__() -> list[str]:
