@@ -956,14 +956,12 @@ class Kit:
         """
         values = {name: getattr(self.settings, name) for name in self.settings.trait_names(config=True)}
         values.update(system=persona.system_prompt, agent=persona.name, permissions=self.policy_for_child())
-        session = options.pop("session", None)
-        if session is None:
-            folder = self.session.path.parent if self.session.path is not None else None
-            session = (
-                Session.create(folder, parent=self.session.id, task=str(options.pop("task", "")))
-                if folder is not None
-                else Session.memory()
-            )
+        session, task = options.pop("session", None), str(options.pop("task", ""))
+        if session is None and self.session.path is not None:
+            session = Session.create(self.session.path.parent, parent=self.session.id, task=task)
+        elif session is None:
+            session = Session.memory()
+            session.header.update(parent=self.session.id, task=task)
         tools = options.pop("tools", getattr(persona, "tools", ()))
         values.update(options)
         twin = Kit(provider=self._provider_given, session=session, tools=tools, approver=self._front, **values)
