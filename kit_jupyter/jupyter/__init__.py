@@ -30,12 +30,15 @@ def load(ip: Any, make_kit: Callable[..., Any] | None = None) -> Notebook:
     if known is not None:
         return known
     from kit_jupyter.jupyter.completion import install as install_completion
+    from kit_jupyter.jupyter.keymap import terminal_of
+    from kit_jupyter.jupyter.lab import Lab
     from kit_jupyter.jupyter.magics import KitMagics
     from kit_jupyter.jupyter.notebook import Notebook
     from kit_jupyter.jupyter.panel import serve_side_panel
     from kit_jupyter.turn import TurnResult
 
     notebook = Notebook(ip, make_kit)
+    notebook.lab = Lab(notebook)
     magics = KitMagics(ip, notebook)
     ip.register_magics(magics)
     notebook.hooks.install()
@@ -49,6 +52,10 @@ def load(ip: Any, make_kit: Callable[..., Any] | None = None) -> Notebook:
     setattr(ip, _ATTRIBUTE, notebook)
     if "kit" not in ip.user_ns:
         ip.user_ns["kit"] = notebook.kit("main")
+    else:
+        notebook.kit()
+    notebook.terminal = terminal_of(ip, notebook.lab.keymap)
+    notebook.lab.announce()
     return notebook
 
 
@@ -61,6 +68,9 @@ def unload(ip: Any) -> None:
     from kit_jupyter.turn import TurnResult
 
     notebook.hooks.remove()
+    notebook.lab.close()
+    if notebook.terminal is not None:
+        notebook.terminal.close()
     notebook.close()
     remove_completion(ip)
     for kind in ("line", "cell"):

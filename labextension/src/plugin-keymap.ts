@@ -64,6 +64,10 @@ export const keymapPlugin: JupyterFrontEndPlugin<Keymap> = {
     palette?.addItem({ command: ID.showKeys, category: CATEGORY });
 
     let shipped: Disposer | null = null;
+    let mine: Overrides = {};
+    let kernels: Overrides = {};
+    // What a person set in Lab goes before what a kernel's configuration says.
+    const override = (): void => void keymap.setOverrides({ ...kernels, ...mine });
     const said = new Set<string>();
     const apply = (composite: Record<string, unknown>): void => {
       options = composite;
@@ -71,34 +75,39 @@ export const keymapPlugin: JupyterFrontEndPlugin<Keymap> = {
       attempt(() => (keymap.leader = leader), said);
       shipped?.dispose();
       attempt(() => (shipped = keymap.addLayer({ name: 'kit', bindings: composite.mappings as Binding[] })), said);
-      keymap.setOverrides((composite.overrides ?? {}) as Overrides);
+      mine = (composite.overrides ?? {}) as Overrides;
+      override();
       if (composite.enabled === false) {
         listener?.dispose();
         listener = null;
       } else listener ??= listen();
     };
     void settings.load(keymapPlugin.id).then(
-      mine => {
-        const read = (): void => apply(mine.composite as Record<string, unknown>);
-        mine.changed.connect(read);
+      loaded => {
+        const read = (): void => apply(loaded.composite as Record<string, unknown>);
+        loaded.changed.connect(read);
         read();
         // Other extensions add their commands until then.
         const warn = (): void => keymap.warnings().forEach(text => tell(text, said));
         void app.restored.then(() => {
           warn();
-          mine.changed.connect(warn);
+          loaded.changed.connect(warn);
         });
       },
       error => console.error('kit: the settings of the keys', error)
     );
 
-    if (links) followPython(links, keymap, said);
+    if (links)
+      followPython(links, keymap, said, overrides => {
+        kernels = overrides;
+        override();
+      });
     return keymap;
   }
 };
 
 /** The focused notebook's kernel may map keys: one layer, there as long as it is the current one. */
-function followPython(links: ILinks, keymap: Keymap, said: Set<string>): void {
+function followPython(links: ILinks, keymap: Keymap, said: Set<string>, override: (map: Overrides) => void): void {
   const maps = new Map<KernelLink, KeymapMessage>();
   let layers: Disposer[] = [];
   let shown: KeymapMessage | undefined;
@@ -109,6 +118,7 @@ function followPython(links: ILinks, keymap: Keymap, said: Set<string>): void {
     shown = map;
     layers.forEach(layer => layer.dispose());
     layers = [];
+    override(map?.overrides ?? {});
     if (!map || !link) return;
     for (const binding of map.bindings)
       attempt(
@@ -123,7 +133,7 @@ function followPython(links: ILinks, keymap: Keymap, said: Set<string>): void {
                   description: binding.description,
                   category: binding.category || 'Python',
                   when: binding.when || undefined,
-                  command: binding.command ?? pythonCall(link, binding.id, binding.description)
+                  command: binding.python ? pythonCall(link, binding.id, binding.description) : binding.command
                 }
               ]
             })

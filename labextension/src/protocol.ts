@@ -37,11 +37,14 @@ export interface Call {
 /** Mappings made in Python. */
 export interface KeymapMessage {
   kind: 'keymap';
-  leader: string | null;
+  /** The kernel's configuration: command id to keys, null to remove. */
+  overrides: Record<string, string | string[] | null>;
   bindings: {
     id: string;
     keys: string[];
     command: string | null;
+    /** A function of the kernel. */
+    python: boolean;
     description: string;
     category: string;
     when: string;
