@@ -74,26 +74,24 @@ class KitMagics(Magics):
 
     # ------------------------------------------------------------ running a turn
 
-    async def _awaited(self, fn: Callable[..., Any], *args: Any) -> Any:
-        try:
-            begun = fn(self, *args)
-        except opt.HelpAsked as help_asked:
-            print(str(help_asked).replace("::\n\n", "", 1).rstrip())
-            return None
-        except KitError as exc:
-            raise shortened(exc) from exc.__cause__
-        if begun is None:
-            return None
-        run, asked = begun
-        if run.background:
-            return None
-        try:
-            result = await self.nb.wait(run)
-        except (KitError, KeyboardInterrupt) as exc:
-            self._failed(exc, asked)
-            return None
+    async def _awaited(self, fn: Callable[..., Any], *args: Any) -> None:
+        with self.nb.interrupts() as watch:
+            try:
+                begun = fn(self, *args)
+            except opt.HelpAsked as help_asked:
+                print(str(help_asked).replace("::\n\n", "", 1).rstrip())
+                return
+            except KitError as exc:
+                raise shortened(exc) from exc.__cause__
+            if begun is None or begun[0].background:
+                return
+            run, asked = begun
+            try:
+                result = await self.nb.wait(run, watch)
+            except (KitError, KeyboardInterrupt) as exc:
+                self._failed(exc, asked)
+                return
         self.shell.displayhook.update_user_ns(self._deliver(result, asked))
-        return None
 
     def _blocking(self, begun: tuple[Run, Namespace] | None) -> Any:
         if begun is None:
@@ -673,8 +671,7 @@ class KitMagics(Magics):
     @_plain_errors
     def kit_mode(self, line: str) -> None:
         """``on``: cells are prompts (``%`` and ``!`` still work, ``;`` in front runs Python); ``off``: Python again."""
-        asked, word = opt.read(KitMagics.kit_mode, line, text=True)
-        word = word.strip()
+        asked, word = opt.read(KitMagics.kit_mode, line, text=False, words=True)
         if word not in ("on", "off"):
             raise UsageError(f"%kit_mode takes on or off, got {word!r}")
         self.nb.hooks.prompt_mode = (_dot_cells if asked.dot else _all_cells) if word == "on" else None

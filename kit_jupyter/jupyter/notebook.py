@@ -16,7 +16,8 @@ import contextvars
 import hashlib
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -61,7 +62,26 @@ class Run:
     background: bool = False
     began: float = field(default_factory=time.monotonic)
     finished: bool = False
-    stop_asked: bool = False
+
+
+class Watch:
+    """Whether an interrupt came, before or after the turn began."""
+
+    def __init__(self) -> None:
+        self.asked = False
+        self._run: Run | None = None
+
+    def stop(self) -> None:
+        """Called by the interrupt, in a signal handler."""
+        self.asked = True
+        if self._run is not None:
+            self._run.handle.abort()
+
+    def follow(self, run: Run) -> None:
+        """The turn has begun."""
+        self._run = run
+        if self.asked:
+            run.handle.abort()
 
 
 class Notebook:
@@ -82,6 +102,8 @@ class Notebook:
         self.kits: dict[str, Kit] = {}
         self.name = "main"
         self.panel: Any = None
+        self.terminal: Any = None  # keys of a terminal
+        self.lab: Any = None  # the Lab extension's side, in a kernel
         self.magics: Any = None
         #: More operations of the control channel, by name; the Lab side adds its own here.
         self.requests: dict[str, Callable[[dict[str, Any]], dict[str, Any]]] = {}
@@ -114,6 +136,8 @@ class Notebook:
     def make(self, session: Any = None) -> Kit:
         """A new Kit with this shell's configuration."""
         settings = self.config.kit_settings()
+        if self.lab is not None:
+            settings["extensions"] = (*settings.get("extensions", ()), self.lab.guest())
         if self._make_kit is not None:
             kit = self._make_kit(session=session, config=self.ip.config, **settings)
         else:
@@ -141,6 +165,8 @@ class Notebook:
             if found is None:
                 found = self._presenters[kit] = Presenter(kit, self._on_question)
                 found.tell_bar(model=kit.model, session=self.name_of(kit))
+                if self.lab is not None:
+                    self.lab.adopt(kit)
             return found
 
     def running(self) -> list[Run]:
@@ -210,7 +236,14 @@ class Notebook:
         except KitError:
             return ""
 
-    async def wait(self, run: Run) -> TurnResult:
+    @contextmanager
+    def interrupts(self) -> Iterator[Watch]:
+        """From before a turn begins until it has ended: Kernel → Interrupt stops it."""
+        watch = Watch()
+        with turn_interrupts(watch.stop):
+            yield watch
+
+    async def wait(self, run: Run, watch: Watch) -> TurnResult:
         """Wait for a run under the kernel's loop.
 
         Raises
@@ -218,19 +251,17 @@ class Notebook:
         KeyboardInterrupt
             If Kernel → Interrupt stopped it, so that the cells queued behind it do not run.
         """
-
-        def stop() -> None:
-            run.stop_asked = True
-            run.kit._abort_here(run.handle.turn_id)
-
-        with turn_interrupts(stop):
-            try:
-                return await run.handle
-            except asyncio.CancelledError:
-                run.handle.abort()
-                raise KeyboardInterrupt from None
-            finally:
-                self.finish(run)
+        watch.follow(run)
+        try:
+            result = await run.handle
+        except asyncio.CancelledError:
+            run.handle.abort()
+            raise KeyboardInterrupt from None
+        finally:
+            self.finish(run)
+        if watch.asked:
+            raise KeyboardInterrupt
+        return result
 
     def wait_blocking(self, run: Run) -> TurnResult:
         """Wait for a run on this thread."""
@@ -395,8 +426,12 @@ class Notebook:
     def on_request(self, content: dict[str, Any]) -> dict[str, Any]:
         """Answer a request of the control channel; on its thread, hands over only.
 
-        Operations: ``hello``, ``stop`` (with ``clear``), ``steer`` (``text``, ``now``), ``approve``.
+        Operations: ``hello``, ``stop`` (with ``clear``), ``steer`` (``text``, ``now``), ``approve``,
+        and those of the Lab extension (`lab.OPS`).
         """
+        answer = self.lab.on_request(content) if self.lab is not None else None
+        if answer is not None:
+            return dict(answer)
         more = self.requests.get(str(content.get("op")))
         if more is not None:
             return more(content)

@@ -33,7 +33,7 @@ def names_of(fn: Callable[..., Any]) -> dict[str, Any]:
     return {name: action for action in _parser(fn)._actions for name in action.option_strings}
 
 
-def read(fn: Callable[..., Any], line: str, *, text: bool) -> tuple[Namespace, str]:
+def read(fn: Callable[..., Any], line: str, *, text: bool, words: bool = False) -> tuple[Namespace, str]:
     """Options at the front of `line`, and the rest of it.
 
     Parameters
@@ -41,6 +41,8 @@ def read(fn: Callable[..., Any], line: str, *, text: bool) -> tuple[Namespace, s
     fn : magic function made with ``@magic_arguments``
     text : bool
         Free text may follow; else anything left over is an error.
+    words : bool
+        Words may stand before and between the options; they are what is left.
 
     Raises
     ------
@@ -53,7 +55,13 @@ def read(fn: Callable[..., Any], line: str, *, text: bool) -> tuple[Namespace, s
     parser = _parser(fn)
     values = {action.dest: action.default for action in parser._actions if action.dest != "help"}
     rest = line
+    plain: list[str] = []
     while True:
+        word = re.match(r"\s*([^\s-]\S*)", rest) if words else None
+        if word is not None:
+            plain.append(word[1])
+            rest = rest[word.end() :]
+            continue
         found = re.match(r"\s*(-{1,2}[A-Za-z][\w-]*)(=|\s+|$)", rest)
         if re.match(r"\s*--(\s|$)", rest):
             rest = re.sub(r"^\s*--\s?", "", rest, count=1)
@@ -82,7 +90,8 @@ def read(fn: Callable[..., Any], line: str, *, text: bool) -> tuple[Namespace, s
         except (TypeError, ValueError) as exc:
             kind = getattr(action.type, "__name__", "value")
             raise UsageError(f"{name} needs {'a whole number' if kind == 'int' else kind}, got {value!r}") from exc
-    if not text and rest.strip():
+    rest = " ".join([*plain, rest]).strip() if words else rest
+    if not text and not words and rest.strip():
         raise UsageError(f"nothing may follow here, got {rest.strip()!r}; --help shows the options")
     return Namespace(**values), rest.lstrip(" \t")
 

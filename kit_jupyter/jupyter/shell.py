@@ -52,6 +52,7 @@ ASYNC_LINE = ("kit", "kit_steer", "kit_continue", "kit_compact", "kit_fix")
 
 _depth: contextvars.ContextVar[int] = contextvars.ContextVar("kit_cell_depth", default=0)
 _CELL_CALL = re.compile(r"get_ipython\(\)\.run_cell_magic\('(kit)',")
+_EMPTY_CALL = re.compile(r"get_ipython\(\)\.run_cell_magic\('kit', (.*), ''\)\n?$")
 _LINE_CALL = re.compile(r"(?m)^get_ipython\(\)\.run_line_magic\('(" + "|".join(ASYNC_LINE) + r")',")
 
 
@@ -150,6 +151,8 @@ def interrupt_user_code() -> None:
 def turn_interrupts(stop: Callable[[], object]) -> Iterator[None]:
     """For the length of a turn, Kernel → Interrupt means: call `stop`, and break the code that runs.
 
+    `stop` is called in the signal handler: it may set a flag or hand over to the engine, no more.
+
     ipykernel's own handler is put back afterwards. It would not wake a loop that sleeps (an
     interrupt was seen 9 s late), and never breaks synchronous code inside an async cell.
     Does nothing off the main thread.
@@ -160,7 +163,7 @@ def turn_interrupts(stop: Callable[[], object]) -> Iterator[None]:
     previous = signal.getsignal(signal.SIGINT)
 
     def on_sigint(signum: int, frame: FrameType | None) -> None:
-        engine.call(stop)
+        stop()
         if is_job_on(frame) or not _loop_runs():
             raise KeyboardInterrupt
 
@@ -255,6 +258,9 @@ class ShellHooks:
             return lines
         if not any("run_cell_magic('kit'" in line or "run_line_magic('kit" in line for line in lines):
             return lines
+        empty = _EMPTY_CALL.match(lines[0])
+        if empty:  # IPython refuses a cell magic without a body; here all of the prompt stands on the first line
+            return [f"await get_ipython().run_line_magic('kit_async', {empty[1]})\n", *lines[1:]]
         first = _CELL_CALL.match(lines[0])
         if first:
             new = f"await get_ipython().run_cell_magic('{ASYNC_CELL[first[1]]}',"

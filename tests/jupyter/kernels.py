@@ -16,7 +16,7 @@ TURN_MIME = "application/vnd.kit.turn+json"
 SETUP = """
 import os
 %load_ext kit_jupyter
-from kit_jupyter import Kit
+from kit_jupyter import Kit, tool
 from kit_jupyter.testing import *
 """
 
@@ -104,8 +104,9 @@ class Kernel:
             try:
                 self.log.append(self.client.get_iopub_msg(timeout=0.05))
             except queue.Empty:
-                if time.monotonic() > end:
-                    tail = [(m["msg_type"], str(m["content"])[:200]) for m in self.log[-8:]]
+                failed = [m["content"]["evalue"] for m in self.log[-12:] if m["msg_type"] == "error"]
+                if time.monotonic() > end or (failed and time.monotonic() > end - timeout + 3):
+                    tail = failed or [(m["msg_type"], str(m["content"])[:200]) for m in self.log[-8:]]
                     raise AssertionError(f"not within {timeout} s; last messages: {tail}") from None
 
     def mine(self, msg_id: str) -> list[dict[str, Any]]:

@@ -187,6 +187,15 @@ def test_every_magic_has_help(nb: Kernel) -> None:
     assert nb.value("len(provider.requests)") == 0
 
 
+def test_a_prompt_on_the_first_line_only(nb: Kernel) -> None:
+    """`%%kit what is this` with nothing below is a prompt, not an error of IPython."""
+    nb.script('[text("ok")]')
+
+    nb.ok("%%kit what is this?\n")
+
+    assert nb.value("provider.requests[-1].messages[-1].parts[0].text") == "what is this?"
+
+
 def test_nested_in_other_magics(nb: Kernel) -> None:
     """Design §4: `%%time` and `%%capture` around `%%kit` block, and work."""
     nb.script('[text("a")]', '[text("b")]', '[text("c")]')
