@@ -515,7 +515,9 @@ class _ChildTransport:
         loop = asyncio.get_running_loop()  # connections belong to one loop
         inner = self._inner.get(loop)
         if inner is None:
-            inner = self._inner[loop] = httpx.AsyncHTTPTransport()
+            # A connection for each request: the server closes idle ones, at the very moment when one is used again.
+            limits = httpx.Limits(max_connections=None, max_keepalive_connections=0)
+            inner = self._inner[loop] = httpx.AsyncHTTPTransport(limits=limits)
         for attempt in (1, 2):
             served = await self._server.served()
             target = urlsplit(served.address)
@@ -764,7 +766,10 @@ class LocalProvider:
                     transport = replay.transport_for(how="strict" if url == ADDRESS else None)
             codec: Codec = SchemaCodec(OpenAIChatCodec(), tiny=tiny) if schema else OpenAIChatCodec()
             endpoint = Endpoint(name=self.name, base_url=url, api_key=key, quirks=QUIRKS)
-            limits = Limits(connect_seconds=5.0, first_seconds=None, idle_seconds=None, max_retries=0)
+            # Our own child is started again by its transport; a foreign server gets the usual second chance.
+            limits = Limits(
+                connect_seconds=5.0, first_seconds=None, idle_seconds=None, max_retries=0 if server is not None else 2
+            )
             wire = self._wires[kind] = WireProvider(codec, endpoint, transport=transport, limits=limits)
         return wire
 
