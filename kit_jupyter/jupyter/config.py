@@ -124,6 +124,10 @@ class KitNotebook(Configurable):
         "new", help="What %load_ext begins with: new, memory, or last (go on with this notebook's last session)."
     ).tag(config=True)
 
+    keymap = traitlets.Dict(
+        help="Your keys: command id to keys, a list of them, or None to remove; what is set in Lab goes before it."
+    ).tag(config=True)
+
     def __init__(self, **arguments: Any) -> None:
         super().__init__(**arguments)
         given = self.config.get("KitNotebook", {})
@@ -176,7 +180,7 @@ class KitNotebook(Configurable):
         url = options.base_url if options is not None else None
         if url and locks.base_urls is not None and not any(fnmatch.fnmatchcase(url, p) for p in locks.base_urls):
             raise UsageError(f"the address {url!r} is not allowed here ({locks.source})")
-        for tool in (options.extra_tools if options is not None else ()):
+        for tool in options.extra_tools if options is not None else ():
             name = getattr(getattr(tool, "spec", None), "name", getattr(tool, "__name__", ""))
             if any(fnmatch.fnmatchcase(name, pattern) for pattern in locks.deny_tools):
                 raise UsageError(f"the tool {name!r} is not allowed here ({locks.source})")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from difflib import get_close_matches
 from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -11,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from kit_jupyter.errors import KitError
 from kit_jupyter.jupyter import display
 from kit_jupyter.jupyter.config import admin_locks
+from kit_jupyter.jupyter.keymap import listing, overridden
 from kit_jupyter.jupyter.shell import is_kernel, probes
 
 if TYPE_CHECKING:
@@ -68,30 +70,50 @@ def _extension() -> str:
     return ""
 
 
-def keys() -> str:
-    """The extension's default keys, read from its own schema."""
+def keys(notebook: Notebook | None = None) -> str:
+    """What is mapped: the extension's keys after the person's map, those of this kernel, and what is doubtful."""
+    lines: list[str] = []
+    shipped = _shipped()
+    if notebook is not None:
+        shipped = overridden(shipped, notebook.config.keymap)
+        focus = notebook.lab.focus
+        if notebook.lab.is_attached:
+            where = f"cell {focus['cell']} is active" if focus.get("cell") else "a page is attached"
+            lines.append(f"{where}; in Lab, <leader>? tells which of these count where the cursor is")
+    lines += [
+        f"{one['keys']:<14}{one['description']} ({one['command']}"
+        + (f", when {one['when']}" if one.get("when") else "")
+        + ")"
+        for one in shipped
+    ]
+    if not shipped:
+        lines.append("the Lab extension is not installed; its keys are in its settings (Settings > kit)")
+    if notebook is not None:
+        own = listing(notebook.lab.keymap)
+        lines += [own] if own else []
+        known = {one["command"] for one in _shipped()}
+        lines += [
+            f"your key map: unknown command {name}; near it: {', '.join(get_close_matches(name, known)) or 'none'}"
+            for name in notebook.config.keymap
+            if known and name not in known and name.startswith("kit:")
+        ]
+    return "\n".join(lines)
+
+
+def _shipped() -> list[dict[str, Any]]:
     here = Path(__file__).resolve().parent.parent / "labextension"
-    folders = [here, Path(_extension())] if _extension() else [here]
-    for folder in folders:
-        for path in sorted(folder.glob("schemas/**/*.json")):
-            found = _bindings(path)
-            if found:
-                return "\n".join(f"{keys:<14} {what}" for keys, what in found)
-    return "the Lab extension is not installed; its keys are in its settings (Settings > kit)"
+    folders = [Path(_extension())] if _extension() else [here]
+    return [one for folder in folders for path in sorted(folder.glob("schemas/**/*.json")) for one in _bindings(path)]
 
 
-def _bindings(path: Path) -> list[tuple[str, str]]:
+def _bindings(path: Path) -> list[dict[str, Any]]:
     try:
         schema: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return []
-    out: list[tuple[str, str]] = []
-    for prop in schema.get("properties", {}).values():
-        default = prop.get("default") if isinstance(prop, dict) else None
-        for entry in default if isinstance(default, list) else ():
-            if isinstance(entry, dict) and entry.get("keys") and entry.get("command"):
-                shown = entry["keys"] if isinstance(entry["keys"], str) else " ".join(entry["keys"])
-                out.append((shown, str(entry.get("description") or entry["command"])))
-    for entry in schema.get("jupyter.lab.shortcuts", ()):
-        out.append((" ".join(entry.get("keys", [])), str(entry.get("command", ""))))
-    return out
+    mappings = schema.get("properties", {}).get("mappings", {}).get("default", [])
+    shortcuts = [
+        {"keys": " ".join(one["keys"]), "command": one["command"], "description": "shortcut of Lab"}
+        for one in schema.get("jupyter.lab.shortcuts", ())
+    ]
+    return [*mappings, *shortcuts]

@@ -332,8 +332,7 @@ class Lab:
 
     def _overrides(self) -> dict[str, Any]:
         """``c.KitNotebook.keymap``: command id to keys, a list of them, or None to remove."""
-        found = getattr(self.nb.ip, "config", {}).get("KitNotebook", {}).get("keymap", {})
-        return dict(found) if isinstance(found, dict) else {}
+        return dict(self.nb.config.keymap)
 
     def _key(self, content: dict[str, Any]) -> dict[str, Any]:
         binding = self.keymap.find(str(content.get("id")))

@@ -648,11 +648,11 @@ class KitMagics(Magics):
     @line_magic
     @_plain_errors
     def kit_keys(self, line: str) -> None:
-        """Keys of the Lab extension."""
+        """What keys are mapped, in Lab and here, and why."""
         opt.read(KitMagics.kit_keys, line, text=False)
         from kit_jupyter.jupyter.doctor import keys
 
-        print(keys())
+        print(keys(self.nb))
 
     @magic_arguments()
     @argument("--new-view", action="store_true", default=False, help="a view of its own in Lab")
