@@ -70,8 +70,15 @@ async def answer(provider, asked):
     return builder
 
 
+async def running(provider):
+    """Its server, started if this is the first test."""
+    if not provider.servers:
+        await answer(provider, request("Hi", max_tokens=1))
+    return provider.servers[0]
+
+
 async def is_busy(provider):
-    served = await provider.servers[0].served()
+    served = await (await running(provider)).served()
     asked = urllib.request.Request(f"{served.address}/slots", headers={"Authorization": f"Bearer {served.key}"})
     slots = await asyncio.to_thread(lambda: json.load(urllib.request.urlopen(asked, timeout=5)))
     return any(slot["is_processing"] for slot in slots)
@@ -152,7 +159,7 @@ async def test_the_form_costs_less_than_300_tokens(provider):
     )
     changed = rewrite(request("Hi", tools=tools, system="You are a helpful assistant. Answer briefly."), tiny=True)
     text = changed.system + "\n".join(m.parts[0].text for m in changed.messages)
-    served = await provider.servers[0].served()
+    served = await (await running(provider)).served()
     asked = urllib.request.Request(
         f"{served.address}/tokenize",
         data=json.dumps({"content": text}).encode(),
