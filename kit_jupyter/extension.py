@@ -115,6 +115,11 @@ class ExtensionContext(Protocol):
         """Take away a tool that an extension added; the next turn lacks it. Any thread."""
         ...
 
+    @property
+    def delegable_tools(self) -> tuple[Tool, ...]:
+        """Tools that a persona may have: the agent's own and the sub-agent tools."""
+        ...
+
     def child(self, persona: Any, **options: Any) -> Any:
         """A new agent for `persona`, without this Kit's extensions, under its permissions."""
         ...
@@ -441,6 +446,11 @@ class GuestContext:
         """Take away a tool that an extension added; unknown names are ignored."""
         self._host.tools[:] = [tool for tool in self._host.tools if tool.spec.name != name]
         self._host.tools_version += 1
+
+    @property
+    def delegable_tools(self) -> tuple[Tool, ...]:
+        """Tools that a persona may have: the agent's own and the sub-agent tools."""
+        return (*self.kit.tools.values(), *self._host.sub_agent_tools)
 
     def child(self, persona: Any, **options: Any) -> Any:
         """A new agent for `persona`."""
