@@ -36,7 +36,6 @@ from typing import Any
 __all__ = ["KEY_VARIABLE", "cores", "main"]
 
 KEY_VARIABLE = "KIT_LLAMA_KEY"
-ALIAS = "local"  # without one, the server tells the file's path as the model's name
 BATCH = 256  # a stop is noticed between batches: 2048 would be nine seconds of reading, 256 is one
 IDLE_SECONDS = 300  # then the model leaves memory; the next request wakes it
 BINARY_START_SECONDS = 55.0
@@ -81,7 +80,7 @@ def _end_with_parent() -> None:
 # ---------------------------------------------------------------- the wheel
 
 
-def _serve_wheel(model: str, context: int, key: str) -> int:
+def _serve_wheel(model: str, name: str, context: int, key: str) -> int:
     try:
         xllamacpp: Any = importlib.import_module("xllamacpp")
     except ModuleNotFoundError:
@@ -94,7 +93,7 @@ def _serve_wheel(model: str, context: int, key: str) -> int:
     p.n_ctx, p.n_parallel, p.n_batch, p.n_ubatch = context, 1, BATCH, BATCH
     # One core is left to whatever else runs: with all of them taken, spinning threads starve each other.
     p.cpuparams.n_threads, p.cpuparams_batch.n_threads = max(1, threads - 1), threads
-    p.api_keys, p.model_alias = [key], [ALIAS]
+    p.api_keys, p.model_alias = [key], [name]  # without a name the server tells the file's path
     # By default the server lets any web page in, with credentials, and may download models.
     p.use_jinja, p.ui, p.offline, p.cors_origins, p.cors_credentials = True, False, True, "localhost", False
     p.cache_ram_mib, p.sleep_idle_seconds = 0, IDLE_SECONDS  # the default prompt cache may take 8 GiB
@@ -113,7 +112,7 @@ def _serve_wheel(model: str, context: int, key: str) -> int:
 # ---------------------------------------------------------------- any llama-server binary
 
 
-def binary_arguments(binary: str, model: str, context: int, help_text: str) -> list[str]:
+def binary_arguments(binary: str, model: str, name: str, context: int, help_text: str) -> list[str]:
     """Command line for `binary`, with only those options that its ``--help`` knows."""
     threads = cores()
     wanted: list[tuple[str, str | None]] = [
@@ -125,7 +124,7 @@ def binary_arguments(binary: str, model: str, context: int, help_text: str) -> l
         ("--ubatch-size", str(BATCH)),
         ("--threads", str(max(1, threads - 1))),
         ("--threads-batch", str(threads)),
-        ("--alias", ALIAS),
+        ("--alias", name),
         ("--jinja", None),
         ("--cache-ram", "0"),
         ("--sleep-idle-seconds", str(IDLE_SECONDS)),
@@ -142,13 +141,13 @@ def binary_arguments(binary: str, model: str, context: int, help_text: str) -> l
     return out
 
 
-def _serve_binary(binary: str, model: str, context: int, key: str) -> int:
+def _serve_binary(binary: str, model: str, name: str, context: int, key: str) -> int:
     try:
         # A binary that is built for another machine fails here already, with its own words.
         shown = subprocess.run([binary, "--help"], capture_output=True, text=True, timeout=20, check=False)
     except (OSError, subprocess.TimeoutExpired) as exc:
         return _fail(NO_ENGINE_EXIT, f"{binary} cannot be run: {exc}")
-    command = binary_arguments(binary, model, context, shown.stdout + shown.stderr)
+    command = binary_arguments(binary, model, name, context, shown.stdout + shown.stderr)
     environment = {**os.environ, "LLAMA_API_KEY": key}
     environment.pop(KEY_VARIABLE, None)
     process = subprocess.Popen(
@@ -225,6 +224,7 @@ def main(arguments: list[str] | None = None) -> int:
     """Serve until standard input ends."""
     parser = argparse.ArgumentParser(description="Serve a GGUF model on this machine; ends with its standard input.")
     parser.add_argument("--model", required=True, help="path of a GGUF file")
+    parser.add_argument("--name", default="local", help="how the model is called in answers")
     parser.add_argument("--context", type=int, default=8192, help="context window in tokens")
     parser.add_argument("--binary", default="", help="a llama-server to use in place of the xllamacpp wheel")
     chosen: Any = parser.parse_args(arguments)
@@ -232,8 +232,8 @@ def main(arguments: list[str] | None = None) -> int:
     if not key:
         return _fail(2, f"{KEY_VARIABLE} is not set; this process is started by kit-jupyter, not by hand")
     if chosen.binary:
-        return _serve_binary(chosen.binary, chosen.model, chosen.context, key)
-    return _serve_wheel(chosen.model, chosen.context, key)
+        return _serve_binary(chosen.binary, chosen.model, chosen.name, chosen.context, key)
+    return _serve_wheel(chosen.model, chosen.name, chosen.context, key)
 
 
 if __name__ == "__main__":

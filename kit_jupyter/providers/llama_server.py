@@ -52,7 +52,7 @@ from kit_jupyter.providers.codec import Codec, Endpoint
 from kit_jupyter.providers.openai_chat import OpenAIChatCodec
 from kit_jupyter.providers.schema_mode import SchemaCodec
 
-__all__ = ["LlamaServer", "LocalProvider", "Served", "engine_name"]
+__all__ = ["LlamaServer", "LocalProvider", "Served", "engine_name", "no_engine"]
 
 T = TypeVar("T")
 
@@ -248,7 +248,7 @@ class LlamaServer:
     def _start(self) -> Served:
         path = local_models.ready(self.found)
         if self._command is None and not self._binary and not engine_name():
-            raise UsageError(_no_engine())
+            raise UsageError(no_engine())
         self._say(f"starting the local model {self.found.name} ({self.found.size / 1e6:,.0f} MB)")
         try:
             return self._start_child(path)
@@ -266,7 +266,7 @@ class LlamaServer:
         # By its file, and with -P: neither the user's folder (a json.py there) nor how this package
         # came onto the path can get in the way.
         command = [*(self._command or [sys.executable, "-P", llama_child.__file__]), "--model", str(path)]
-        command += ["--context", str(self._context)]
+        command += ["--name", self.found.name, "--context", str(self._context)]
         if self._binary:
             command += ["--binary", self._binary]
         key = secrets.token_urlsafe(32)
@@ -336,7 +336,7 @@ class LlamaServer:
         shown = f"\nits log ends:\n{_indented(log)}" if log else ""
         name = f"the local model server ({self.found.name})"
         if code == llama_child.NO_ENGINE_EXIT:
-            return UsageError(f"{_no_engine()}{shown if self._binary else ''}")
+            return UsageError(f"{no_engine()}{shown if self._binary else ''}")
         if code == llama_child.NO_LIBRARY_EXIT:
             step = (
                 "install the library libgomp (Debian and Ubuntu: apt-get install libgomp1)"
@@ -420,7 +420,8 @@ class LlamaServer:
                         pipe.close()
 
 
-def _no_engine() -> str:
+def no_engine() -> str:
+    """What to do when there is nothing to serve a model with."""
     binary = os.environ.get(BINARY_VARIABLE, "").strip()
     if binary:
         return f"{BINARY_VARIABLE}={binary} cannot be run; give the path of a llama-server program"

@@ -33,7 +33,20 @@ from pathlib import Path
 
 from kit_jupyter.errors import KitError, UsageError
 
-__all__ = ["CATALOG", "DEFAULT", "Found", "Package", "Weights", "find", "install", "models_dir", "remove"]
+__all__ = [
+    "CATALOG",
+    "DEFAULT",
+    "Found",
+    "Package",
+    "Weights",
+    "find",
+    "install",
+    "missing",
+    "models_dir",
+    "others",
+    "ready",
+    "remove",
+]
 
 DEFAULT = "smollm2"
 MODEL_VARIABLE = "KIT_LOCAL_MODEL"
@@ -274,6 +287,11 @@ def _everything() -> Iterator[Found]:
         found = _in_packages(weights)
         if found is not None:
             yield found
+
+
+def others() -> list[Path]:
+    """Files in the cache that the catalogue does not know: those a person put there."""
+    return [found.path for found in _everything() if found.weights is None]
 
 
 def ready(found: Found) -> Path:

@@ -1,0 +1,291 @@
+"""``kit-jupyter demo``: the quickstart notebook, run live in a real kernel, its answers streamed to the terminal.
+
+Theory of operation
+-------------------
+nbclient runs the notebook cell by cell. Before the first one, a silent line in the kernel calls
+`listen`, which writes what every Kit of that process says to a file, one JSON line an event; a thread
+here follows the file and prints. So what is seen is what the model streams, not what the cell
+shows at its end, and the executed notebook holds nothing of it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, TextIO
+
+from kit_jupyter.errors import KitError, UsageError
+
+__all__ = ["DemoFailed", "listen", "run"]
+
+NOTEBOOK = Path("notebooks") / "01_quickstart.ipynb"
+CELL_SECONDS = 300
+
+
+class DemoFailed(KitError):
+    """A cell of the notebook failed, or the kernel did not start; the message says which and why."""
+
+    code = "demo"
+
+
+# ---------------------------------------------------------------- in the kernel
+
+
+def listen(path: str, kit: Any) -> None:
+    """Write to `path` what `kit` says from now on; called in the demo's kernel."""
+    file = Path(path).open("a", encoding="utf-8")  # noqa: SIM115  (open for the life of the kernel)
+
+    def tell(event: Any) -> None:
+        line = _line(event)
+        if line is not None:
+            file.write(json.dumps(line, ensure_ascii=False) + "\n")
+            file.flush()
+
+    kit.subscribe(tell, inline=True)
+
+
+def _line(event: Any) -> list[str] | None:
+    from kit_jupyter import events as ev
+    from kit_jupyter.messages import TextDelta, ThinkingDelta
+
+    match event:
+        case ev.TurnStart():
+            return ["prompt", event.prompt]
+        case ev.MessageUpdate(_, TextDelta(_, text)) | ev.MessageUpdate(_, ThinkingDelta(_, text)):
+            return ["text", text]
+        case ev.ToolCall():
+            return ["call", event.name, event.arguments]
+        case ev.ToolResultEvent():
+            return ["result", event.result, "error" if event.is_error else ""]
+        case ev.TurnEnd():
+            return ["end", event.error]
+    return None
+
+
+# What is put into the kernel before the first cell: the default session is made when it is first asked for.
+_HOOK = """
+def _kit_demo_hook(path):
+    from IPython import get_ipython
+    heard = []
+    def hook(*_):
+        kit = get_ipython().user_ns.get("kit")
+        if kit is not None and not any(kit is known for known in heard) and hasattr(kit, "subscribe"):
+            from kit_jupyter.demo import listen
+            listen(path, kit)
+            heard.append(kit)
+    get_ipython().events.register("pre_run_cell", hook)
+_kit_demo_hook({path!r})
+del _kit_demo_hook
+"""
+
+
+# ---------------------------------------------------------------- in the terminal
+
+
+class _Printer:
+    """Prints prompts and growing answers."""
+
+    def __init__(self, out: TextIO) -> None:
+        self._out = out
+        self._bold, self._dim, self._plain = ("\033[1m", "\033[2m", "\033[0m") if out.isatty() else ("", "", "")
+        self._at_start = True
+
+    def write(self, text: str) -> None:
+        self._out.write(text)
+        self._out.flush()
+        if text:
+            self._at_start = text.endswith("\n")
+
+    def fresh(self) -> None:
+        if not self._at_start:
+            self.write("\n")
+
+    def say(self, text: str) -> None:
+        self.fresh()
+        self.write(f"{self._bold}==> {text}{self._plain}\n")
+
+    def event(self, kind: str, *words: str) -> None:
+        match kind:
+            case "prompt":
+                self.fresh()
+                shown = words[0].strip().splitlines() or [""]
+                self.write("".join(f"{self._bold}> {line}{self._plain}\n" for line in shown))
+            case "text":
+                self.write(words[0])
+            case "call":
+                self.fresh()
+                self.write(f"{self._dim}  calls {words[0]} {words[1]}{self._plain}\n")
+            case "result":
+                self.fresh()
+                mark = "failed: " if words[1] else "gives: "
+                self.write(f"{self._dim}  {mark}{words[0]}{self._plain}\n")
+            case "end":
+                self.fresh()
+                self.write(f"  ({words[0]})\n\n" if words[0] else "\n")
+
+
+@contextmanager
+def _following(path: Path, printer: _Printer) -> Iterator[None]:
+    """Print the lines of a growing file until the end of the block."""
+    done = threading.Event()
+
+    def follow() -> None:
+        with path.open(encoding="utf-8") as file:
+            held = ""
+            while True:
+                last = done.is_set()
+                held += file.read()
+                *lines, held = held.split("\n")
+                for line in lines:
+                    printer.event(*json.loads(line))
+                if last:
+                    return
+                done.wait(0.03)
+
+    thread = threading.Thread(target=follow, name="kit-demo-follow", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        done.set()
+        thread.join(5)
+
+
+def run(
+    notebook: Path | None = None,
+    *,
+    build: Path = Path("build"),
+    model: str = "local/default",
+    out: TextIO | None = None,
+    environ: dict[str, str] | None = None,
+) -> tuple[Path, Path]:
+    """Run the notebook live; paths of the executed notebook and of its HTML.
+
+    Parameters
+    ----------
+    notebook : Path or None
+        None takes ``notebooks/01_quickstart.ipynb``.
+    build : Path
+        Where both are written.
+    model : str
+        What the notebook talks to, unless it says otherwise itself.
+    out : text stream or None
+        None is standard output.
+    environ : dict or None
+        More environment for the kernel.
+
+    Raises
+    ------
+    UsageError
+        If the notebook or what is needed to run it is not there.
+    DemoFailed
+        If a cell failed.
+    """
+    notebook = NOTEBOOK if notebook is None else notebook
+    printer = _Printer(sys.stdout if out is None else out)
+    if not notebook.is_file():
+        raise UsageError(f"{notebook} is not here; run this in a clone of kit-jupyter, or give the path of a notebook")
+    try:
+        import nbformat
+        from nbclient.exceptions import CellExecutionError, CellTimeoutError, DeadKernelError
+        from nbconvert import HTMLExporter
+    except ImportError as exc:
+        raise UsageError(f'{exc.name} is not installed; run: pip install "kit-jupyter[demo]"') from None
+    node = nbformat.read(notebook, as_version=4)  # type: ignore[no-untyped-call]
+    build.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix="kit-demo-") as folder:
+        heard = Path(folder) / "heard.jsonl"
+        heard.touch()
+        log_path = Path(folder) / "kernel.log"
+        log = log_path.open("w", encoding="utf-8")
+        client = _client(
+            node, heard, notebook, printer, log, {"KIT_MODEL": model, "KIT_REPLAY": "off", **(environ or {})}
+        )
+        begun = time.monotonic()
+        printer.say("Starting a kernel")
+        try:
+            with _following(heard, printer):
+                client.execute()
+        except CellExecutionError as exc:
+            raise DemoFailed(f"a cell of {notebook} failed: {exc.ename}: {exc.evalue}") from None
+        except CellTimeoutError:
+            raise DemoFailed(f"a cell of {notebook} took longer than {CELL_SECONDS} s") from None
+        except DeadKernelError:
+            words = log_path.read_text(encoding="utf-8", errors="replace")[-2000:]
+            raise DemoFailed(f"the kernel died while it ran {notebook}; is there enough memory?\n{words}") from None
+        finally:
+            log.close()
+    executed = build / notebook.name
+    nbformat.write(node, executed)  # type: ignore[no-untyped-call]
+    html, _ = HTMLExporter().from_notebook_node(node)  # type: ignore[no-untyped-call]
+    page = executed.with_suffix(".html")
+    page.write_text(html, encoding="utf-8")
+    printer.say(f"Done in {time.monotonic() - begun:.0f} s")
+    printer.write(
+        f"The executed notebook:  {executed}\n"
+        f"The same as a web page: {page}\n"
+        f"To try it yourself:     make lab   (JupyterLab on {notebook})\n"
+    )
+    return executed, page
+
+
+def _client(node: Any, heard: Path, notebook: Path, printer: _Printer, log: TextIO, environ: dict[str, str]) -> Any:
+    from nbclient import NotebookClient
+
+    class Client(NotebookClient):
+        """Says what it does, and puts the listener into the kernel."""
+
+        async def async_start_new_kernel_client(self) -> Any:
+            found = await super().async_start_new_kernel_client()
+            await _quietly(found, _HOOK.format(path=str(heard)))
+            return found
+
+    total = sum(cell.cell_type == "code" for cell in node.cells)
+    shown: list[int] = []
+
+    def begin(cell: Any, cell_index: int) -> None:
+        if cell.cell_type == "code" and cell.source.strip():
+            shown.append(cell_index)
+            first = next((line for line in cell.source.splitlines() if line.strip()), "")
+            printer.say(f"Cell {len(shown)} of {total}: {first[:80]}")
+
+    return Client(
+        node,
+        kernel_manager_class=_manager_class(environ, log),
+        timeout=CELL_SECONDS,
+        store_widget_state=False,
+        on_cell_execute=begin,
+        resources={"metadata": {"path": str(notebook.parent)}},
+    )
+
+
+def _manager_class(environ: dict[str, str], log: TextIO) -> Any:
+    """Starts a kernel of this very Python, whatever kernels are registered here; its warnings go to `log`."""
+    from jupyter_client.manager import AsyncKernelManager
+
+    class Manager(AsyncKernelManager):
+        async def _async_pre_start_kernel(self, **kw: Any) -> Any:
+            command, kw = await super()._async_pre_start_kernel(**kw)
+            kw["env"] = {**kw.get("env", os.environ), **environ}
+            kw["stderr"] = log
+            return [sys.executable, *command[1:]], kw
+
+    return Manager
+
+
+async def _quietly(client: Any, code: str) -> None:
+    """Run a line that leaves no trace, and wait for it."""
+    message_id = client.execute(code, silent=True, store_history=False)
+    while True:
+        reply = await client.get_shell_msg(timeout=60)
+        if reply["parent_header"].get("msg_id") == message_id:
+            if reply["content"]["status"] != "ok":
+                raise DemoFailed(f"the kernel could not be prepared: {reply['content'].get('evalue', '')}")
+            return
