@@ -32,7 +32,16 @@ from kit_jupyter.messages import (
 )
 from kit_jupyter.session import Entry, Session
 
-__all__ = ["Cut", "context_tokens", "estimate_tokens", "files_touched", "find_cut", "summary_prompt", "transcript_text"]
+__all__ = [
+    "Cut",
+    "Meter",
+    "context_tokens",
+    "estimate_tokens",
+    "files_touched",
+    "find_cut",
+    "summary_prompt",
+    "transcript_text",
+]
 
 IMAGE_CHARACTERS = 4_800
 RESULT_CHARACTERS = 2_000
@@ -65,25 +74,44 @@ def estimate_tokens(message: Message) -> int:
     return (characters + 3) // 4
 
 
-def context_tokens(messages: Sequence[Message]) -> int:
-    """Tokens of a context: what the service counted for the last good answer, plus an estimate of what follows.
+class Meter:
+    """Tokens of a context that grows: each message is estimated once.
 
-    Counts from before the last summary describe a context that is gone and are not used.
+    What the service counted for the last good answer, plus an estimate of what follows. Counts from
+    before the last summary describe a context that is gone and are not used.
     """
-    tail = 0
-    for message in reversed(messages):
-        if isinstance(message, Assistant):
-            if message.result.kind == "summary":
-                return tail + sum(estimate_tokens(m) for m in messages[: messages.index(message) + 1])
-            counted = message.usage.tokens.total
-            if counted and message.result.error is None and message.result.finish != "aborted":
-                if any(isinstance(m, Assistant) and m.result.kind == "summary" for m in messages):
-                    first = next(m for m in messages if isinstance(m, Assistant) and m.result.kind == "summary")
-                    if message.time.created <= first.time.created:  # kept from before the summary was made
-                        return sum(estimate_tokens(m) for m in messages)
-                return counted + tail
-        tail += estimate_tokens(message)
-    return tail
+
+    def __init__(self) -> None:
+        self._seen: tuple[Message, ...] = ()
+        self._estimate = 0
+        self._counted: tuple[int, int] | None = None  # what the service said, and our estimate up to there
+
+    def read(self, messages: tuple[Message, ...]) -> int:
+        """Tokens of `messages`."""
+        n = len(self._seen)
+        if not (0 < n <= len(messages) and messages[n - 1] is self._seen[-1] and messages[0] is self._seen[0]):
+            n, self._estimate, self._counted = 0, 0, None
+        first = messages[0] if messages else None
+        summarised = first.time.created if isinstance(first, Assistant) and first.result.kind == "summary" else ""
+        for message in messages[n:]:
+            self._estimate += estimate_tokens(message)
+            if isinstance(message, Assistant) and message.result.kind == "reply":
+                counted = message.usage.tokens.total
+                good = message.result.error is None and message.result.finish != "aborted"
+                if counted and good and message.time.created > summarised:
+                    self._counted = (counted, self._estimate)
+            elif isinstance(message, Assistant) and message is not first:
+                self._counted = None  # what another branch explored was put in: the counts before do not hold it
+        self._seen = messages
+        if self._counted is None:
+            return self._estimate
+        counted, estimate = self._counted
+        return counted + self._estimate - estimate
+
+
+def context_tokens(messages: Sequence[Message]) -> int:
+    """Tokens of a context; see `Meter`."""
+    return Meter().read(tuple(messages))
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,7 +197,15 @@ def _cut_index(region: Sequence[Entry], keep_recent_tokens: int) -> int:
         at = len(region) - 1
         while at > 0 and isinstance(region[at].message, ToolResult):
             at -= 1
+    # What was put beside a message stays with it.
+    while 1 < at < len(region) and _is_beside(region[at].message):
+        at -= 1
     return at
+
+
+def _is_beside(message: Message | None) -> bool:
+    source = getattr(message, "source", None) or ""
+    return isinstance(message, User) and (source == "hook" or source.startswith("extension:"))
 
 
 def transcript_text(messages: Sequence[Message]) -> str:

@@ -9,8 +9,9 @@ step, sequence, time) by keyword. Law: each `TurnStart` has one `TurnEnd`, last 
 said is said again, whole, by a lasting one.
 
 Observers only watch. Each has a queue of its own, in order; a slow or failing one cannot delay,
-change or break a turn. Sync observers run on worker threads, async ones as tasks on the engine;
-``inline=True`` is for our own views, which promise to be fast and not to raise.
+change or break a turn, nor keep another observer waiting. A sync observer runs on a thread of its
+own, which ends when nothing comes for a while; an async one as a task on the engine, so it must not
+block. ``inline=True`` is for our own views, which promise to be fast and not to raise.
 """
 
 from __future__ import annotations
@@ -19,11 +20,11 @@ import asyncio
 import contextvars
 import dataclasses
 import inspect
+import os
 import threading
 import time
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from types import TracebackType
@@ -442,16 +443,7 @@ def event_from_json(value: dict[str, Any]) -> Event:
 
 
 Observer = Callable[[Any], object]
-_pool: ThreadPoolExecutor | None = None
-_pool_lock = threading.Lock()
-
-
-def _workers() -> ThreadPoolExecutor:
-    global _pool
-    with _pool_lock:
-        if _pool is None:
-            _pool = ThreadPoolExecutor(max_workers=8, thread_name_prefix="kit-observer")
-        return _pool
+_LINGER_SECONDS = 5.0
 
 
 class Subscription(AbstractContextManager["Subscription"]):
@@ -466,18 +458,21 @@ class Subscription(AbstractContextManager["Subscription"]):
         self._types = types
         self._inline = inline
         self._is_async = inspect.iscoroutinefunction(fn) or inspect.iscoroutinefunction(type(fn).__call__)
-        self._queue: deque[Event] = deque()
+        self._queue: deque[tuple[Event, contextvars.Context]] = deque()
         self._lock = threading.Lock()
-        self._busy = False
+        self._came = threading.Condition(self._lock)
+        self._has_worker = False
+        self._pid = os.getpid()
         self._open = True
         self._idle = threading.Event()
         self._idle.set()
 
     def __call__(self) -> None:
         """End the subscription; queued events are not delivered any more."""
-        self._open = False
         with self._lock:
+            self._open = False
             self._queue.clear()
+            self._came.notify_all()
         self._bus._remove(self)
 
     def __exit__(self, kind: type[BaseException] | None, exc: BaseException | None, tb: TracebackType | None) -> None:
@@ -490,39 +485,52 @@ class Subscription(AbstractContextManager["Subscription"]):
         if self._inline:
             self._call(event)
             return
+        # Each event in the context that emitted it, so that a print lands in the cell that runs the turn.
+        context = contextvars.copy_context()
         with self._lock:
-            self._queue.append(event)
-            if self._busy:
-                return
-            self._busy = True
+            self._queue.append((event, context))
             self._idle.clear()
-        context = contextvars.copy_context()  # so that a print lands in the cell that runs the turn
+            if self._has_worker and self._pid == os.getpid():
+                self._came.notify()
+                return
+            self._has_worker, self._pid = True, os.getpid()
         if self._is_async:
             try:
                 loop = asyncio.get_running_loop()
             except RuntimeError:
-                _workers().submit(context.run, asyncio.run, self._drain_async())
+                # Emitted on some other thread: a loop of its own for this burst.
+                self._start(lambda: asyncio.run(self._drain_async()))
             else:
-                task = loop.create_task(self._drain_async())
+                task = loop.create_task(self._drain_async(), context=context)
                 self._bus._tasks.add(task)
                 task.add_done_callback(self._bus._tasks.discard)
         else:
-            _workers().submit(context.run, self._drain)
+            self._start(self._drain)
 
-    def _next(self) -> Event | None:
+    @staticmethod
+    def _start(fn: Callable[[], None]) -> None:
+        # A daemon: an observer that blocks for ever must not keep the process from ending.
+        threading.Thread(target=fn, name="kit-observer", daemon=True).start()
+
+    def _next(self, linger_seconds: float) -> tuple[Event, contextvars.Context] | None:
         with self._lock:
-            if self._queue:
-                return self._queue.popleft()
-            self._busy = False
-            self._idle.set()
-            return None
+            if not self._queue:
+                self._idle.set()
+                if linger_seconds and self._open:
+                    self._came.wait_for(lambda: self._queue or not self._open, linger_seconds)
+                if not self._queue:
+                    self._has_worker = False
+                    return None
+            return self._queue.popleft()
 
     def _drain(self) -> None:
-        while (event := self._next()) is not None:
-            self._call(event)
+        while (item := self._next(_LINGER_SECONDS)) is not None:
+            event, context = item
+            context.run(self._call, event)
 
     async def _drain_async(self) -> None:
-        while (event := self._next()) is not None:
+        while (item := self._next(0.0)) is not None:
+            event, _ = item
             try:
                 await cast(Awaitable[object], self._fn(event))
             except Exception as exc:
@@ -559,6 +567,11 @@ class EventBus:
         self._lock = threading.Lock()
         self._seq = 0
         self._tasks: set[asyncio.Task[None]] = set()
+
+    @property
+    def is_heard(self) -> bool:
+        """True when somebody observes."""
+        return bool(self._subscriptions)
 
     def next_seq(self) -> int:
         """The next sequence number."""

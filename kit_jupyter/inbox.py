@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import concurrent.futures
+import itertools
 import threading
 from collections.abc import Callable, Generator
 from dataclasses import dataclass, field
@@ -46,8 +47,14 @@ class Ticket:
     id: str = field(default_factory=lambda: new_id("tkt"))
     state: State = "queued"
     message_id: str = ""
+    order: int = field(default_factory=itertools.count().__next__)
     _delivered: concurrent.futures.Future[State] = field(default_factory=concurrent.futures.Future)
     _ended: concurrent.futures.Future[State] = field(default_factory=concurrent.futures.Future)
+
+    def __post_init__(self) -> None:
+        # So that whoever stops awaiting a receipt cannot cancel the ticket's own futures.
+        self._delivered.set_running_or_notify_cancel()
+        self._ended.set_running_or_notify_cancel()
 
     @property
     def receipt(self) -> Receipt:
@@ -162,6 +169,18 @@ class Inbox:
             self._returned.append(ticket)
         self._say_returned([ticket])
 
+    def forget(self, ticket: Ticket) -> None:
+        """Strike a returned ticket from the list of the unsent: its sayer says it in another way."""
+        with self._lock:
+            if ticket not in self._returned:
+                return
+            self._returned.remove(ticket)
+        self._changed()
+
+    def forget_receipt(self, receipt: Receipt) -> None:
+        """As `forget`, by what the sayer holds."""
+        self.forget(receipt._ticket)
+
     def _take(self, kind: Kind, *, everything: bool) -> list[Ticket]:
         waiting = self._queues[kind]
         taken = waiting[:] if everything else waiting[:1]
@@ -200,11 +219,17 @@ class Inbox:
             ticket.state, ticket.message_id = "committed", message_id
         ticket._ended.set_result("committed")
 
+    def take_all(self) -> list[Ticket]:
+        """All steers, else all follow-ups, for a turn that begins with them; with none of either, no more are taken."""
+        return self.poll_last(all_steers=True, all_follow_ups=True)
+
     def close(self) -> list[Ticket]:
         """The turn is over: return every ticket that is not committed, in the order they were said."""
         with self._lock:
             self._open = False
-            back = self._in_flight + self._queues["steer"] + self._queues["follow_up"]
+            back = sorted(
+                self._in_flight + self._queues["steer"] + self._queues["follow_up"], key=lambda ticket: ticket.order
+            )
             self._in_flight, self._queues = [], {"steer": [], "follow_up": []}
             for ticket in back:
                 ticket.state = "returned"

@@ -4,48 +4,37 @@ Theory of operation
 -------------------
 A Kit owns a session, tools, guests and an event bus. Every mode only prepares opening messages and a
 label; one private coroutine, `Kit._run_turn`, runs the turn on the engine. A caller that awaits
-serves the turn's desk meanwhile, so that tools can run on the caller's thread. Verbs that may be
-said from any thread (``abort``, ``queue_steer``, ``queue_follow_up``, ``approve``, ``deny``,
-``start``, ``subscribe``) say so.
+serves the turn's desk meanwhile, so that tools can run on the caller's thread.
+
+One thing at a time: a turn, a compaction or a move in the tree *claims* the Kit; who comes meanwhile is
+refused, waits in order, or says it to the running turn. Verbs that may be said from any thread
+(``abort``, ``queue_steer``, ``queue_follow_up``, ``approve``, ``deny``, ``start``, ``subscribe``) say so.
 """
 
 from __future__ import annotations
 
 import asyncio
 import concurrent.futures
+import contextlib
 import importlib
 import sys
 import time
-from collections.abc import AsyncIterator, Callable, Coroutine, Generator, Iterable, Sequence
-from contextlib import aclosing
+from collections import deque
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
 from kit_jupyter import events as ev
-from kit_jupyter.compaction import SUMMARY_SYSTEM, Cut, context_tokens, files_touched, find_cut, summary_prompt
-from kit_jupyter.errors import KitError, ProviderError, UsageError
-from kit_jupyter.extension import CompactionPlan, ExtensionHost
+from kit_jupyter.compactor import Compactor
+from kit_jupyter.errors import KitError, UsageError
+from kit_jupyter.extension import ExtensionHost
+from kit_jupyter.handles import Handle, Stopping
+from kit_jupyter.house import FOLLOW_UP, History, Opening, Rewritten, TurnHouse, TurnResult, turns_here
 from kit_jupyter.inbox import Inbox, QueueState, Receipt, Ticket
-from kit_jupyter.loop import Desk, Running, current_desk, engine
+from kit_jupyter.loop import Desk, current_desk, engine
 from kit_jupyter.media import as_part
-from kit_jupyter.messages import (
-    Assistant,
-    CellRef,
-    Message,
-    MessageBuilder,
-    ModelRef,
-    Part,
-    PathFacts,
-    ResultFacts,
-    RunFacts,
-    TextPart,
-    Tokens,
-    Usage,
-    User,
-    new_id,
-    now,
-)
+from kit_jupyter.messages import Assistant, CellRef, Message, ModelRef, Part, TextPart, Tokens, Usage, new_id
 from kit_jupyter.permissions import (
     Approval,
     Approver,
@@ -58,12 +47,16 @@ from kit_jupyter.permissions import (
     approver_of,
     policy_of,
 )
-from kit_jupyter.prompt import PromptMessage, RequestView, join_sections
-from kit_jupyter.provider import ModelRequest, Provider, RetryNotice, retry_listener
+from kit_jupyter.price import load_prices, price_of
+from kit_jupyter.prompt import RequestView, join_sections
+from kit_jupyter.provider import ModelInfo, ModelRequest, Provider, RetryNotice, retry_listener
 from kit_jupyter.session import Session, project_root
 from kit_jupyter.settings import PromptOptions, Settings, TurnOptions
+from kit_jupyter.shelf import Shelf, registry
+from kit_jupyter.sync_verbs import SyncVerbs
 from kit_jupyter.tool import Tool, Toolbox, as_tool
-from kit_jupyter.turn import Opening, Turn, TurnHouse, TurnResult
+from kit_jupyter.tree import TreeVerbs
+from kit_jupyter.turn import Turn
 
 __all__ = ["Handle", "Kit"]
 
@@ -77,58 +70,32 @@ DEFAULT_SYSTEM = (
 )
 LEAN_SYSTEM = "You are a helpful assistant. Answer briefly."
 STEER_REQUEST = "Follow the instruction above from here on. Acknowledge it by acting on it."
-FOLLOW_UP = "Continue."
 _MODES = {"prompt": "generation failed", "steer": "steer failed", "follow_up": "follow-up failed"}
 
 
-class Stopping:
-    """What `Kit.abort` gives: await it, or call `wait`, to know that the turn has ended."""
+class Busy:
+    """What has claimed a Kit: a turn, or something else that must be alone with the session."""
 
-    def __init__(self, future: concurrent.futures.Future[Any] | None) -> None:
-        self._future = future
+    def __init__(self, what: str, turn: Turn | None = None) -> None:
+        self.what = what
+        self.turn = turn
+        self.is_stopped = False
+        self.done: concurrent.futures.Future[TurnResult | None] = concurrent.futures.Future()
+        self.done.set_running_or_notify_cancel()  # so that nobody's stray cancel reaches it
+        self._task = asyncio.current_task()
 
-    def __await__(self) -> Generator[Any, None, None]:
-        if self._future is not None and not self._future.done():
-            yield from asyncio.wait([asyncio.wrap_future(self._future)]).__await__()
+    def stop(self) -> None:
+        """End it."""
+        self.is_stopped = True
+        if self.turn is not None:
+            self.turn.abort()
+        elif self._task is not None:
+            self._task.cancel()
 
-    def wait(self, timeout_seconds: float | None = None) -> bool:
-        """Block until the turn has ended; True if it has."""
-        if self._future is None:
-            return True
-        return bool(concurrent.futures.wait([self._future], timeout_seconds).done)
-
-
-class Handle:
-    """A detached turn. Any thread.
-
-    Attributes
-    ----------
-    turn_id : str
-    future : concurrent.futures.Future of TurnResult
-    """
-
-    def __init__(self, kit: Kit, turn_id: str, running: Running[TurnResult], desk: Desk) -> None:
-        self._kit = kit
-        self._running = running
-        self._desk = desk
-        self.turn_id = turn_id
-
-    @property
-    def future(self) -> concurrent.futures.Future[TurnResult]:
-        """Done when the turn has ended."""
-        return self._running.future
-
-    def __await__(self) -> Generator[Any, None, TurnResult]:
-        return self._desk.serve(self._running).__await__()
-
-    def result(self) -> TurnResult:
-        """Block until the turn has ended, serving its jobs on this thread."""
-        return self._desk.serve_blocking(self._running)
-
-    def abort(self) -> Stopping:
-        """Stop this turn, if it is the one that runs."""
-        engine.call(self._kit._abort_here, self.turn_id)
-        return Stopping(self.future)
+    def take_back_stop(self) -> None:
+        """The stop was met: the task itself goes on."""
+        if self.is_stopped and self._task is not None:
+            self._task.uncancel()
 
 
 class _Front:
@@ -149,7 +116,7 @@ class _Front:
         return await NobodyThere().ask(question)
 
 
-class Kit:
+class Kit(TreeVerbs, SyncVerbs):
     """One agent session.
 
     Parameters
@@ -220,17 +187,17 @@ class Kit:
         self.settings.update(given)
         if self.settings.model and provider is None:
             ModelRef.parse(self.settings.model)
-        self._provider_given = provider
-        self._providers: dict[Any, Provider] = {}
-        self._chosen: ModelRef | None = None
-        self.model_reason = ""
+        self._shelf = Shelf(provider)
         self.bus = ev.EventBus()
         self._inbox = Inbox(self._queue_changed)
         self._desk = Desk()
         self._state: dict[str, Any] = {}
-        self._turn: Turn | None = None
-        self._running: concurrent.futures.Future[Any] | None = None
-        self._waiting: list[asyncio.Future[None]] = []
+        self._busy: Busy | None = None
+        self._last: Busy | None = None
+        self._waiting: deque[asyncio.Future[None]] = deque()  # prompts that wait, in order
+        self._next: asyncio.Future[None] | None = None  # whose move it is, between two turns
+        self._history = History()
+        self._notes: list[tuple[str, str]] = []  # warnings and their sources, told with the next turn
         self._sent: ModelRequest | None = None
         self._is_closed = False
         self.is_attended = False
@@ -248,6 +215,8 @@ class Kit:
             for fn, types in self.host.listeners:
                 self.bus.subscribe(fn, *types)
             self._sections: tuple[str, ...] = self.host.system_sections()
+            self._compactor = Compactor(self.host)
+            self._adopt(given)
             self.host.bind(self, self._emit_domain, child=self.child)
         except BaseException:
             self.host.close_sync()
@@ -278,18 +247,40 @@ class Kit:
             return Session.memory()
         return Session.open(session)
 
+    def _adopt(self, given: Mapping[str, Any]) -> None:
+        """Go on as the session was left: its model, agent and thinking level, unless others were given."""
+        last = self.session.last_request()
+        if last is None or last.request is None:
+            return
+        facts, found = last.request, {}
+        if "model" not in given and (name := self._adopted_model(facts.model)):
+            found["model"] = name
+        if "agent" not in given:
+            found["agent"] = facts.agent
+        if "thinking" not in given and facts.variant is not None:
+            found["thinking"] = facts.variant
+        self.settings.update(found)
+        missing = [name for name, is_on in (facts.tools or {}).items() if is_on and name not in self.tools]
+        if missing:
+            self._notes.append((f"this session used tools that are not here now: {', '.join(missing)}", "session"))
+
+    def _adopted_model(self, ref: ModelRef) -> str:
+        own = self._provider_given
+        if own is not None:
+            return str(ref) if ref.provider == own.name and ref.id != "default" else ""
+        try:
+            registry().check_name(ref)
+        except UsageError as exc:
+            self._notes.append((f"this session was answered by {ref}, which is not to be had here: {exc}", "session"))
+            return ""
+        return str(ref)
+
     # ------------------------------------------------------------ what can be seen
 
     @property
     def model(self) -> str:
         """``provider/id``; empty until one is set or chosen. Set it to switch; the talk goes on."""
-        if self.settings.model:
-            if "/" in self.settings.model or self._provider_given is None:
-                return str(self.settings.model)
-            return f"{self._provider_given.name}/{self.settings.model}"
-        if self._provider_given is not None:
-            return f"{self._provider_given.name}/default"
-        return str(self._chosen) if self._chosen is not None else ""
+        return self._shelf.name_of(str(self.settings.model))
 
     @model.setter
     def model(self, name: str) -> None:
@@ -297,10 +288,25 @@ class Kit:
         if name:
             ref = ModelRef.parse(name)
             if self._provider_given is None or ref.provider != self._provider_given.name:
-                _registry().check_name(ref)
+                registry().check_name(ref)
         self.settings.update({"model": name})
-        self._chosen = None
+        self._shelf.chosen = None
         self._say(ev.ModelChanged, name, previous)
+
+    @property
+    def model_reason(self) -> str:
+        """Why this model, when it was not set by name."""
+        return self._shelf.reason
+
+    @property
+    def model_info(self) -> ModelInfo | None:
+        """What is known of the model; None while no provider has been opened for it."""
+        known = self._shelf.known(self.settings.options())
+        return known[0].info(known[1].id) if known is not None else None
+
+    @property
+    def _provider_given(self) -> Provider | None:
+        return self._shelf.given
 
     @property
     def system(self) -> str:
@@ -353,6 +359,11 @@ class Kit:
     def is_running(self) -> bool:
         """True while a turn runs."""
         return self._turn is not None
+
+    @property
+    def _turn(self) -> Turn | None:
+        busy = self._busy
+        return busy.turn if busy is not None else None
 
     @property
     def queue(self) -> QueueState:
@@ -410,6 +421,25 @@ class Kit:
 
     # ------------------------------------------------------------ the modes
 
+    async def apply_input(self, text: str, source: str = "api") -> str | None:
+        """What the input hooks make of a text, before it is prompted: for front ends.
+
+        Parameters
+        ----------
+        source : str
+            Where it came from, for example ``cell``, ``magic``, ``panel``, ``cli``.
+
+        Returns
+        -------
+        str or None
+            Give it to `prompt`; what the person wrote is stored beside it. None: a hook has dealt with it,
+            and nothing is to be asked.
+        """
+        if not self.host.has_input_hooks:
+            return text
+        changed = await self._drive(lambda: self.host.on_input(text, source))
+        return changed if changed is None or changed == text else Rewritten(changed, text)
+
     async def prompt(
         self,
         text: str = "",
@@ -446,9 +476,9 @@ class Kit:
         """
         if schema is not None:
             options = replace(options or PromptOptions(), schema=schema)
-        return await self._drive(
-            lambda: self._prompting(text, options, parts, when_busy or str(self.settings.when_busy), cell), desk
-        )
+        opening = self._prompt_opening(text, parts)  # here, since figures belong to the caller's thread
+        how = when_busy or str(self.settings.when_busy)
+        return await self._drive(lambda: self._prompting(text, opening, options, how, cell), desk)
 
     async def prompt_with_options(self, text: str, options: PromptOptions) -> TurnResult:
         """As `prompt`, with the options second."""
@@ -460,13 +490,14 @@ class Kit:
         While a turn runs: queued for its next step, a `Receipt` comes back at once; with `now` the
         running step is stopped first. While idle: one turn that follows it; no user bubble is shown.
         """
-        if self.is_running:
-            receipt = self.queue_steer(instruction, now=now)
-            if receipt.state != "returned":
-                return receipt
-            self._inbox.clear()  # the turn ended in between: this instruction begins a turn of its own instead
         opening = self._steer_opening(instruction)
-        return await self._drive(lambda: self._run_turn("steer", opening, f"[steer] {instruction}"), desk)
+        return await self._drive(
+            lambda: self._saying(
+                lambda: self.queue_steer(instruction, now=now),
+                lambda: self._run_turn("steer", opening, f"[steer] {instruction}"),
+            ),
+            desk,
+        )
 
     async def follow_up(self, text: str = FOLLOW_UP, *, desk: Desk | None = None) -> TurnResult | Receipt:
         """Let the model go on.
@@ -478,60 +509,22 @@ class Kit:
         UsageError
             When there is nothing to follow up.
         """
-        if self.is_running:
-            receipt = self.queue_follow_up(text)
-            if receipt.state != "returned":
-                return receipt
-            self._inbox.clear()
-        opening = self._follow_up_opening(text)
-        return await self._drive(lambda: self._run_turn("follow_up", opening, "[follow-up]"), desk)
+        _checked(text)
+
+        def begin() -> Coroutine[Any, Any, TurnResult]:
+            return self._run_turn("follow_up", self._follow_up_opening(text), "[follow-up]")
+
+        return await self._drive(lambda: self._saying(lambda: self.queue_follow_up(text), begin), desk)
 
     async def compact(self, instructions: str | None = None) -> str:
-        """Summarise old history now; the summary.
+        """Summarise old history now; the summary. What is said meanwhile is delivered right after.
 
         Raises
         ------
         UsageError
             While a turn runs, or when there is nothing to summarise.
         """
-        return await self._drive(lambda: self._compact_now(instructions))
-
-    async def clear_conversation(self) -> None:
-        """Begin anew: the old branch stays in the file. Guests drop what belongs to the conversation."""
-        await self._drive(self._clear)
-
-    async def branch(self, entry_id: str | None, *, summarise: bool = False) -> None:
-        """Go to an older entry (None: the root); what comes next is a branch of it.
-
-        Parameters
-        ----------
-        summarise : bool
-            Ask the model for a summary of what is left behind, stored on the new branch.
-
-        Raises
-        ------
-        SessionError
-            If there is no such entry.
-        UsageError
-            While a turn runs.
-        """
-        await self._drive(lambda: self._branch(entry_id, summarise))
-
-    async def fork(self, entry_id: str | None = None) -> Session:
-        """A new session from the path to `entry_id` (default: here); `resume` it, or give it to another Kit."""
-        return await self._drive(lambda: self._fork(entry_id))
-
-    async def resume(self, session: Session | str) -> None:
-        """Go on with another session.
-
-        Raises
-        ------
-        SessionError
-            If it cannot be opened.
-        UsageError
-            While a turn runs.
-        """
-        await self._drive(lambda: self._resume(session))
+        return await self._drive(lambda: self._compacting(instructions))
 
     async def extract(self, text: str, schema: Any, **options: Any) -> Any:
         """The data in a text, as a value of `schema`; asked apart from the conversation.
@@ -549,53 +542,19 @@ class Kit:
             one._close_quietly()
         return result.structured
 
-    def prompt_sync(self, text: str = "", **arguments: Any) -> TurnResult:
-        """`prompt`, blocking; works in a cell under a running loop and in a script."""
-        return self._wait(self.prompt, text, **arguments)
-
-    def prompt_with_options_sync(self, text: str, options: PromptOptions) -> TurnResult:
-        """`prompt_with_options`, blocking."""
-        return self._wait(self.prompt_with_options, text, options)
-
-    def steer_sync(self, instruction: str, *, now: bool = False) -> TurnResult | Receipt:
-        """`steer`, blocking."""
-        return self._wait(self.steer, instruction, now=now)
-
-    def follow_up_sync(self, text: str = FOLLOW_UP) -> TurnResult | Receipt:
-        """`follow_up`, blocking."""
-        return self._wait(self.follow_up, text)
-
-    def compact_sync(self, instructions: str | None = None) -> str:
-        """`compact`, blocking."""
-        return self._wait(self.compact, instructions)
-
-    def clear_conversation_sync(self) -> None:
-        """`clear_conversation`, blocking."""
-        self._wait(self.clear_conversation)
-
-    def branch_sync(self, entry_id: str | None, *, summarise: bool = False) -> None:
-        """`branch`, blocking."""
-        self._wait(self.branch, entry_id, summarise=summarise)
-
-    def fork_sync(self, entry_id: str | None = None) -> Session:
-        """`fork`, blocking."""
-        return self._wait(self.fork, entry_id)
-
-    def resume_sync(self, session: Session | str) -> None:
-        """`resume`, blocking."""
-        self._wait(self.resume, session)
-
-    def extract_sync(self, text: str, schema: Any, **options: Any) -> Any:
-        """`extract`, blocking."""
-        return self._wait(self.extract, text, schema, **options)
-
     def map(self, rows: Any, template: Any, **options: Any) -> Any:
         """A prompt over many rows; see `kit_jupyter.batch.map_rows`."""
         # The room above: named at run time, so that no import goes up.
         return importlib.import_module("kit_jupyter.batch").map_rows(self, rows, template, **options)
 
     async def stream(
-        self, text: str = "", *, options: PromptOptions | None = None, parts: Sequence[Any] = ()
+        self,
+        text: str = "",
+        *,
+        options: PromptOptions | None = None,
+        parts: Sequence[Any] = (),
+        when_busy: str | None = None,
+        cell: CellRef | None = None,
     ) -> AsyncIterator[ev.Event]:
         """Events of one prompt, as they come, to its `TurnEnd`.
 
@@ -603,17 +562,18 @@ class Kit:
         """
         loop = asyncio.get_running_loop()
         queue: asyncio.Queue[ev.Event | None] = asyncio.Queue()
-        turn_id = ""
+        turn_id = new_id("trn")
+        opening = self._prompt_opening(text, parts)
+        how = when_busy or str(self.settings.when_busy)
 
         def hear(event: ev.Event) -> None:
-            nonlocal turn_id
-            if isinstance(event, ev.TurnStart) and not turn_id:
-                turn_id = event.turn_id
-            if event.turn_id == turn_id and turn_id:
+            if event.turn_id == turn_id:
                 loop.call_soon_threadsafe(queue.put_nowait, event)
 
         subscription = self.subscribe(hear, inline=True)
-        task = asyncio.ensure_future(self.prompt(text, options=options, parts=parts))
+        task = asyncio.ensure_future(
+            self._drive(lambda: self._prompting(text, opening, options, how, cell, turn_id=turn_id))
+        )
         task.add_done_callback(lambda _: loop.call_soon(queue.put_nowait, None))
         try:
             while (event := await queue.get()) is not None:
@@ -622,7 +582,7 @@ class Kit:
         finally:
             subscription()
             if not task.done():
-                self.abort()
+                task.cancel()  # which stops the turn, and waits until it has closed
                 await asyncio.wait([task])
 
     # ------------------------------------------------------------ from any thread
@@ -663,7 +623,7 @@ class Kit:
             coro = self._run_turn("follow_up", opening, "[follow-up]", turn_id=turn_id, cell=cell)
         else:
             raise UsageError(f"mode must be prompt, steer or follow_up, got {mode!r}")
-        return Handle(self, turn_id, engine.start(coro, desk), desk)
+        return Handle(turn_id, engine.start(coro, desk), desk, self._stop)
 
     def queue_steer(self, instruction: str, *, now: bool = False, parts: Sequence[Any] = ()) -> Receipt:
         """Say something to the running turn; it comes back ``returned`` when none runs. Any thread."""
@@ -677,32 +637,53 @@ class Kit:
         if not self._inbox.offer(ticket):
             self._inbox.refuse(ticket)
         elif ticket.now:
-            engine.call(self._cut_step)
+            engine.call(self._cut_step, ticket)
         return ticket.receipt
 
-    def _cut_step(self) -> None:
+    def _cut_step(self, ticket: Ticket) -> None:
         if self._turn is not None:
-            self._turn.cut_step()
+            self._turn.cut_step(ticket)
 
     def abort(self) -> Stopping:
-        """Stop the running turn; partial text is kept, unsent steers come back. Any thread.
+        """Stop what runs; partial text is kept, unsent steers come back. Any thread.
+
+        A prompt that waits for the running turn (``when_busy="queue"``) is turned away: its caller gets
+        a `UsageError`.
 
         Returns
         -------
         Stopping
             Await it, or call its ``wait()``, to know that the turn has ended.
         """
-        running = self._running
-        engine.call(self._abort_here, None)
-        return Stopping(running)
+        return self._stop(None)
 
-    def abort_sync(self) -> None:
-        """`abort`, and wait until the turn has ended."""
-        self.abort().wait()
+    def _stop(self, turn_id: str | None) -> Stopping:
+        told: concurrent.futures.Future[None] = concurrent.futures.Future()
+        told.set_running_or_notify_cancel()
+        engine.call(self._abort_here, turn_id, told)
+        return Stopping(told)
 
-    def _abort_here(self, turn_id: str | None) -> None:
-        if self._turn is not None and turn_id in (None, self._turn.id):
-            self._turn.abort()
+    def _abort_here(
+        self, turn_id: str | None = None, told: concurrent.futures.Future[None] | None = None, late: bool = False
+    ) -> None:
+        busy = self._busy
+        is_meant = busy is not None and (turn_id is None or (busy.turn is not None and busy.turn.id == turn_id))
+        if busy is None or not is_meant:
+            if not late:  # a turn that was asked for just now begins first
+                engine.loop.call_soon(self._abort_here, turn_id, told, True)
+            elif told is not None:
+                told.set_result(None)
+            return
+        busy.stop()
+        if turn_id is None:
+            while self._waiting:
+                place = self._waiting.popleft()
+                if not place.done():
+                    place.set_exception(
+                        UsageError("this prompt waited for a turn that was stopped, and was not sent; send it again")
+                    )
+        if told is not None:
+            busy.done.add_done_callback(lambda _: told.set_result(None))
 
     def clear_queue(self) -> list[str]:
         """Take back what waits, and what came back unsent; the texts. Any thread."""
@@ -741,10 +722,12 @@ class Kit:
 
     def _prompt_opening(self, text: str, parts: Sequence[Any]) -> tuple[Opening, ...]:
         attached = tuple(as_part(part) for part in parts)
+        original = text.original if isinstance(text, Rewritten) else None
+        text = _checked(text)
         if not attached and not text.strip():
             raise UsageError("the prompt is empty; write something to ask")
-        text_parts = (TextPart(_checked(text)),) if text else ()
-        return (Opening(role="user", parts=(*text_parts, *attached)),)
+        text_parts = (TextPart(text),) if text else ()
+        return (Opening(role="user", parts=(*text_parts, *attached), original=original),)
 
     @staticmethod
     def _steer_opening(instruction: str) -> tuple[Opening, ...]:
@@ -758,7 +741,8 @@ class Kit:
     def _follow_up_opening(self, text: str) -> tuple[Opening, ...]:
         if not self.session.messages():
             raise UsageError("cannot follow up: no previous messages")
-        return (Opening(role="user", parts=(TextPart(_checked(text)),), source="follow-up", visible=False),)
+        parts = (TextPart(_checked(text)),)
+        return (Opening(role="user", parts=parts, source="follow-up", visible=text != FOLLOW_UP),)
 
     # ------------------------------------------------------------ the one path
 
@@ -768,7 +752,9 @@ class Kit:
             return await make()
         desk = desk or Desk()
         result = await desk.serve(engine.start(make(), desk))
-        await asyncio.get_running_loop().run_in_executor(None, self.bus.settle, 0.2) if self.bus.has_threaded else None
+        if isinstance(result, TurnResult) and self.bus.has_threaded:
+            # So that what observers print stands before what comes next; not for long.
+            await asyncio.get_running_loop().run_in_executor(None, self.bus.settle, 0.2)
         return result
 
     def _wait(self, verb: Callable[..., Coroutine[Any, Any, T]], *args: Any, **kwargs: Any) -> T:
@@ -781,27 +767,105 @@ class Kit:
         finally:
             self.bus.settle(0.2)
 
+    @contextlib.contextmanager
+    def _claim(self, what: str, turn: Turn | None = None, place: asyncio.Future[None] | None = None) -> Iterator[Busy]:
+        """Be alone with the session; on the engine. The claim is there before the first await."""
+        if place is not None and place is self._next:
+            self._next = None
+        if self._is_closed:
+            self._hand_over()
+            raise UsageError("this Kit is closed; make a new one, its session can be resumed")
+        if (what_else := self._is_taken()) != "":
+            raise UsageError(
+                f"{what_else}; stop it with abort(), say something to it with steer(), "
+                "or pass when_busy='queue' or 'steer'"
+            )
+        busy = self._busy = Busy(what, turn)
+        try:
+            yield busy
+        finally:
+            self._busy, self._last = None, busy
+            if not busy.done.done():
+                busy.done.set_result(None)
+            self._hand_over()
+
+    def _is_taken(self) -> str:
+        if self._busy is not None:
+            return self._busy.what
+        return "another prompt comes first" if self._next is not None else ""
+
+    def _hand_over(self) -> None:
+        while self._waiting and self._next is None:
+            place = self._waiting.popleft()
+            if not place.done():
+                self._next = place
+                place.set_result(None)
+
+    def _must_not_wait_here(self) -> None:
+        if self.id in turns_here.get():
+            raise UsageError("a tool or hook of the running turn cannot wait for that turn's own end")
+
+    async def _until_free(self) -> None:
+        self._must_not_wait_here()
+        if self._busy is not None:
+            await asyncio.wait([asyncio.wrap_future(self._busy.done)])
+        else:
+            await asyncio.sleep(0)
+
     async def _prompting(
-        self, text: str, options: PromptOptions | None, parts: Sequence[Any], when_busy: str, cell: CellRef | None
+        self,
+        text: str,
+        opening: tuple[Opening, ...],
+        options: PromptOptions | None,
+        when_busy: str,
+        cell: CellRef | None,
+        *,
+        turn_id: str | None = None,
     ) -> TurnResult:
-        opening = self._prompt_opening(text, parts)
         if when_busy not in ("refuse", "queue", "steer"):
             raise UsageError(f"when_busy must be refuse, queue or steer, got {when_busy!r}")
-        if self._turn is not None and when_busy == "steer":
-            running = self._running
-            receipt = self.queue_steer(text, parts=parts)
-            if await receipt == "committed" and running is not None:
-                return await asyncio.shield(asyncio.wrap_future(running))  # type: ignore[no-any-return]
-            self._inbox.clear()
-        while self._turn is not None and when_busy == "queue":
-            place: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        while when_busy == "steer" and self._is_taken():
+            busy = self._busy
+            ticket = Ticket("steer", str(text), tuple(p for p in opening[0].parts if not isinstance(p, TextPart)))
+            receipt = self._offer(ticket)
+            if receipt.state != "returned":
+                self._must_not_wait_here()
+                if await receipt == "committed":
+                    if busy is None or busy.turn is None:  # said to a compaction: the turn after it took it
+                        busy = self._busy or self._last
+                    result = await asyncio.shield(asyncio.wrap_future(busy.done)) if busy is not None else None
+                    if result is not None:
+                        return result
+                raise UsageError("the turn it was said to was stopped before it was delivered; send it again")
+            self._inbox.forget(ticket)  # it becomes a prompt of its own
+            await self._until_free()
+        place: asyncio.Future[None] | None = None
+        if when_busy == "queue" and self._is_taken():
+            self._must_not_wait_here()
+            place = asyncio.get_running_loop().create_future()
             self._waiting.append(place)
             try:
                 await place
-            finally:
+            except BaseException:
                 if place in self._waiting:
                     self._waiting.remove(place)
-        return await self._run_turn("prompt", opening, text, options=options, cell=cell)
+                if self._next is place:  # it was given the move, and leaves it to the next one
+                    self._next = None
+                    self._hand_over()
+                raise
+        return await self._run_turn("prompt", opening, text, options=options, cell=cell, turn_id=turn_id, place=place)
+
+    async def _saying(
+        self, offer: Callable[[], Receipt], begin: Callable[[], Coroutine[Any, Any, TurnResult]]
+    ) -> TurnResult | Receipt:
+        """To the running turn, if it takes it; else in a turn of its own. Never both, never neither."""
+        while self._is_taken():
+            receipt = offer()
+            if receipt.state != "returned":
+                return receipt
+            self._inbox.forget_receipt(receipt)
+            await self._until_free()
+        return await begin()
 
     async def _run_turn(
         self,
@@ -812,49 +876,37 @@ class Kit:
         options: PromptOptions | None = None,
         cell: CellRef | None = None,
         turn_id: str | None = None,
+        place: asyncio.Future[None] | None = None,
     ) -> TurnResult:
         """The one path of every mode; on the engine."""
-        if self._is_closed:
-            raise UsageError("this Kit is closed; make a new one, its session can be resumed")
-        if self._turn is not None:
-            raise UsageError(
-                "a turn is running; stop it with abort(), say something to it with steer(), "
-                "or pass when_busy='queue' or 'steer'"
-            )
-        frozen = self.settings.options(self._with_tools(options))
-        turn = Turn(
-            self._house(frozen),
-            frozen,
-            opening,
-            mode=mode,
-            label=label,
-            failure=_MODES[mode],
-            cell=cell,
-            turn_id=turn_id,
-        )
-        self._turn = turn
-        done: concurrent.futures.Future[TurnResult] = concurrent.futures.Future()
-        self._running = done
-        self._inbox.open()
-        token = retry_listener.set(lambda notice: self._retrying(turn, notice))
         try:
-            if cell is not None and frozen.rerun == "replace":
-                self._leave_cell(cell)
-            result = await turn.run()
-        except BaseException as exc:
-            self._inbox.close()
-            self._turn = self._running = None
-            done.set_exception(exc)
+            frozen = self.settings.options(self._with_tools(options))
+            house = self._house(frozen)
+            turn = Turn(
+                house, frozen, opening, mode=mode, label=str(label), failure=_MODES[mode], cell=cell, turn_id=turn_id
+            )
+            claim = self._claim("a turn is running", turn, place)
+        except BaseException:
+            if place is not None and place is self._next:
+                self._next = None
+                self._hand_over()
             raise
-        else:
-            self._turn = self._running = None
-            done.set_result(result)
+        with claim as busy:
+            self._inbox.open()
+            token = retry_listener.set(lambda notice: self._retrying(turn, notice))
+            try:
+                self._tell_notes(turn)
+                if cell is not None and frozen.rerun == "replace":
+                    self._leave_cell(cell)
+                result = await turn.run()
+            except BaseException as exc:
+                busy.done.set_exception(exc)
+                raise
+            finally:
+                self._inbox.close()
+                retry_listener.reset(token)
+            busy.done.set_result(result)
             return result
-        finally:
-            retry_listener.reset(token)
-            for place in self._waiting[:1]:
-                if not place.done():
-                    place.set_result(None)
 
     def _with_tools(self, options: PromptOptions | None) -> PromptOptions:
         options = options or PromptOptions()
@@ -870,18 +922,19 @@ class Kit:
 
     def _leave_cell(self, cell: CellRef) -> None:
         """Move the leaf before the turn that this cell made; later turns are set aside with it."""
-        for entry in self.session.branch():
-            message = entry.message
-            if not isinstance(message, User) or message.request is None or message.request.cell is None:
-                continue
-            known = message.request.cell
-            if (known.notebook, known.cell_id) != (cell.notebook, cell.cell_id):
-                continue
-            first = self.session.turn_entries(message.turn_id)[0]
-            before = self.session.leaf
-            self.session.move_leaf(first.parent)
-            self._say(ev.BranchChanged, before or "", first.parent or "")
+        turn_id = self.session.turn_of_cell(cell)
+        if not turn_id:
             return
+        first = self.session.turn_entries(turn_id)[0]
+        before = self.session.leaf
+        self.session.move_leaf(first.parent)
+        self._say(ev.BranchChanged, before or "", first.parent or "")
+
+    def _tell_notes(self, turn: Turn) -> None:
+        notes, self._notes = self._notes, []
+        warnings, self.session.warnings = self.session.warnings, []
+        for message, source in [*notes, *((text, "session") for text in warnings)]:
+            turn.say(ev.Warned, message, source)
 
     def _house(self, options: TurnOptions) -> TurnHouse:
         return TurnHouse(
@@ -893,13 +946,15 @@ class Kit:
             toolbox=self.tools,
             policy=self.policy,
             approver=self._front,
-            system=self._system_for(options),
+            system=self._system_for,
             desk=current_desk() or self._desk,
-            provider=self._provider_for,
-            price=_price,
+            history=self._history,
+            provider=self._shelf.find_soon,
+            price=price_of,
+            load_prices=load_prices,
             sent=self._remember_sent,
             compact=self._compact_in_turn,
-            needs_compaction=self._needs_compaction,
+            needs_compaction=lambda provider, ref, asked: self._compactor.is_needed(self.session, provider, ref, asked),
             state=self._state,
             mask=_mask(),
         )
@@ -907,43 +962,23 @@ class Kit:
     def _remember_sent(self, request: ModelRequest) -> None:
         self._sent = request
 
-    def _system_for(self, options: TurnOptions) -> str:
+    def _system_for(self, provider: Provider, ref: ModelRef) -> str:
         if self.settings.system:
             return self.system
-        provider, ref = self._provider_for(options)
         base = LEAN_SYSTEM if provider.info(ref.id).lean else DEFAULT_SYSTEM
         return join_sections(base, self._sections)
 
-    # ------------------------------------------------------------ providers
+    # ------------------------------------------------------------ providers, and Kits like this one
 
     def _provider_for(self, options: TurnOptions) -> tuple[Provider, ModelRef]:
-        given = self._provider_given
-        name = options.model
-        if given is not None and (not name or "/" not in name or name.split("/", 1)[0] == given.name):
-            model_id = name.split("/", 1)[1] if "/" in name else name
-            return given, ModelRef(given.name, model_id or "default")
-        registry = _registry()
-        prompt = options.prompt
-        if name:
-            ref = ModelRef.parse(name)
-        elif self._chosen is not None:
-            ref = self._chosen
-        else:
-            choice = registry.choose()
-            ref = self._chosen = choice.ref
-            self.model_reason = choice.why
-        key = (ref.provider, prompt.base_url, prompt.api_key)
-        if key not in self._providers:
-            self._providers[key] = registry.open_provider(ref, base_url=prompt.base_url, api_key=prompt.api_key)
-        return self._providers[key], ref
+        return self._shelf.find(options)
 
     def sibling(self, **changes: Any) -> Kit:
         """A Kit with the same model and settings, a session in memory, and neither tools nor guests."""
         values = {name: getattr(self.settings, name) for name in self.settings.trait_names(config=True)}
         values.update(changes)
         twin = Kit(provider=self._provider_given, session="memory", **values)
-        twin._chosen = self._chosen
-        twin._providers = self._providers
+        twin._shelf = self._shelf.lend()
         return twin
 
     def child(self, persona: Any, **options: Any) -> Kit:
@@ -965,190 +1000,63 @@ class Kit:
         tools = options.pop("tools", getattr(persona, "tools", ()))
         values.update(options)
         twin = Kit(provider=self._provider_given, session=session, tools=tools, approver=self._front, **values)
-        twin._chosen = self._chosen
-        twin._providers = self._providers
+        twin._shelf = self._shelf.lend()
         return twin
 
     def policy_for_child(self) -> Policy:
         """This Kit's policy as a sub-agent inherits it: what is denied here is denied there."""
         for_child = getattr(self.policy, "for_child", None)
-        return for_child() if callable(for_child) else self.policy  # type: ignore[no-any-return]
+        return for_child() if callable(for_child) else self.policy
 
     # ------------------------------------------------------------ compaction
 
-    def _needs_compaction(self, provider: Provider, ref: ModelRef, options: TurnOptions) -> bool:
-        window = provider.info(ref.id).context_window
-        if not options.auto_compact or not window:
-            return False
-        reserve = min(options.reserve_tokens, window // 4)
-        return context_tokens(self.session.messages()) > window - reserve
-
     async def _compact_in_turn(self, reason: str, *, turn: Turn) -> bool:
-        options = turn.options
-        provider, ref = self._provider_for(options)
-        window = provider.info(ref.id).context_window
-        keep = options.keep_recent_tokens
-        if window:
-            keep = min(keep, max(200, (window - min(options.reserve_tokens, window // 4)) // 4))
-        if reason == "overflow":
-            keep = min(keep, max(200, context_tokens(self.session.messages()) // 4))
-        return bool(await self._compact(reason, None, provider, ref, keep, turn.say))
+        session = turn.house.session
+        summary = await self._compactor.in_turn(reason, session, turn.provider, turn.model, turn.options, turn.say)
+        if summary is None:
+            return False
+        turn.count(summary.usage)
+        return True
 
-    async def _compact_now(self, instructions: str | None) -> str:
-        if self._turn is not None:
-            raise UsageError("a turn is running; compact when it has ended, or stop it first")
-        options = self.settings.options()
-        provider, ref = self._provider_for(options)
-        if not self.session.messages():
-            raise UsageError("cannot compact: there is no conversation yet")
-        keep = min(options.keep_recent_tokens, context_tokens(self.session.messages()) // 4)
-        self._inbox.open()  # what is said meanwhile waits, and comes back if no turn follows
-        try:
-            summary = await self._compact("manual", instructions, provider, ref, keep, self._say, raising=True)
-        finally:
-            self._inbox.close()
-        if not summary:
-            raise UsageError("nothing to compact: the conversation is short, or was just compacted")
-        return summary
+    async def _compacting(self, instructions: str | None) -> str:
+        with self._claim("the history is being summarised") as busy:
+            if not self.session.messages():
+                raise UsageError("cannot compact: there is no conversation yet")
+            options = self.settings.options()
+            self._inbox.open()  # what is said meanwhile waits, and is delivered right after
+            try:
+                provider, ref = await self._shelf.find_soon(options)
+                summary = await self._compactor.now(instructions, self.session, provider, ref, options, self._say)
+            except asyncio.CancelledError:
+                self._inbox.close()
+                if not busy.is_stopped:
+                    raise
+                busy.take_back_stop()
+                raise KitError("the summary was stopped; nothing has changed") from None
+            finally:
+                self._begin_with(self._inbox.take_all())
+        return "".join(part.text for part in summary.parts if isinstance(part, TextPart))
 
-    async def _compact(
-        self,
-        reason: str,
-        instructions: str | None,
-        provider: Provider,
-        ref: ModelRef,
-        keep_recent_tokens: int,
-        say: Callable[..., None],
-        *,
-        raising: bool = False,
-    ) -> str:
-        cut = find_cut(self.session, keep_recent_tokens)
-        if cut is None or not cut.removed:
-            return ""
-        before = context_tokens(self.session.messages())
-        plan = await self.host.before_compact(
-            CompactionPlan(
-                reason=reason, messages=cut.history + cut.turn_prefix, tokens_before=before, instructions=instructions
+    def _begin_with(self, tickets: list[Ticket]) -> None:
+        """A turn of its own for what was said while none ran."""
+        if not tickets:
+            return
+        said = [
+            Opening(
+                role="system" if ticket.kind == "steer" else "user",
+                parts=(TextPart(ticket.text), *ticket.parts) if ticket.text else ticket.parts,
+                source="steer" if ticket.kind == "steer" else "follow-up",
+                visible=ticket.kind != "steer" and ticket.text != FOLLOW_UP,
+                ticket=ticket,
             )
-        )
-        if plan.cancel:
-            say(ev.Warned, f"compaction was cancelled: {plan.cancel_reason or 'by a hook'}", "compaction")
-            return ""
-        say(ev.CompactionStart, reason, before)
-        try:
-            if plan.summary is not None:
-                text, tokens = plan.summary, Tokens()
-            else:
-                text, tokens = await self._summarise(cut, plan.instructions, provider, ref)
-            read, changed = files_touched(cut.history + cut.turn_prefix)
-            for title, paths in (("Files read", read), ("Files changed", changed)):
-                if paths:
-                    text += f"\n\n## {title}\n" + "\n".join(f"- {path}" for path in paths)
-            summary = Assistant(
-                id=new_id("msg"),
-                time=now(),
-                parts=(TextPart(text),),
-                run=RunFacts(
-                    agent=str(self.settings.agent), model=ref, path=PathFacts(str(project_root()), str(project_root()))
-                ),
-                usage=Usage(tokens=tokens, cost=_price(ref, tokens)),
-                result=ResultFacts(finish="stop", kind="summary"),
-            )
-            self.session.append_compaction(
-                summary,
-                first_kept=cut.first_kept,
-                tokens_before=before,
-                reason=reason,
-                from_hook=plan.summary is not None,
-            )
-        except (KitError, asyncio.CancelledError) as exc:
-            why = exc.message if isinstance(exc, KitError) else "stopped"
-            say(ev.CompactionEnd, reason, "", before, 0, error=why)
-            if isinstance(exc, asyncio.CancelledError) or raising:
-                raise
-            return ""
-        say(ev.CompactionEnd, reason, text, before, cut.removed)
-        return text
-
-    async def _summarise(
-        self, cut: Cut, instructions: str | None, provider: Provider, ref: ModelRef
-    ) -> tuple[str, Tokens]:
-        asks = []
-        if cut.history or cut.previous:
-            asks.append(self._ask_apart(provider, ref, summary_prompt(cut.history, cut.previous, instructions)))
-        if cut.turn_prefix:
-            asks.append(self._ask_apart(provider, ref, summary_prompt(cut.turn_prefix, "", instructions, prefix=True)))
-        answers = await asyncio.gather(*asks)
-        text = answers[0][0]
-        if len(answers) > 1:
-            text += f"\n\n## The turn that is under way\n{answers[1][0]}"
-        tokens = answers[0][1]
-        for _, more in answers[1:]:
-            tokens = tokens + more
-        return text, tokens
-
-    async def _ask_apart(self, provider: Provider, ref: ModelRef, text: str) -> tuple[str, Tokens]:
-        request = ModelRequest(
-            model=ref,
-            messages=(PromptMessage("user", (TextPart(text),), origin="compaction"),),
-            system=SUMMARY_SYSTEM,
-        )
-        builder = MessageBuilder()
-        async with aclosing(provider.stream(request)) as deltas:
-            async for delta in deltas:
-                builder.feed(delta)
-        if not builder.text.strip():
-            raise ProviderError(f"{ref}: the summary came back empty; try again or with another model")
-        return builder.text, builder.tokens
-
-    # ------------------------------------------------------------ the tree
-
-    def _must_idle(self, what: str) -> None:
-        if self._turn is not None:
-            raise UsageError(f"a turn is running; {what} when it has ended, or stop it first")
-
-    async def _clear(self) -> None:
-        self._must_idle("clear")
-        self.session.move_leaf(None)
-        self._inbox.clear()
-        self._sections = tuple(self.host.system_sections())
-        self._say(ev.Reset)
-        await self.host.reset()
-
-    async def _branch(self, entry_id: str | None, summarise: bool) -> None:
-        self._must_idle("branch")
-        before = self.session.leaf
-        left = [e.message for e in self.session.branch() if e.message is not None]
-        if entry_id is not None:
-            self.session.get(entry_id)
-            kept = {e.id for e in self.session.path_to(entry_id)}
-            left = [m for m in left if m.id not in kept]
-        self.session.move_leaf(entry_id)
-        if summarise and left:
-            provider, ref = self._provider_for(self.settings.options())
-            text, tokens = await self._ask_apart(
-                provider, ref, summary_prompt(left, "", "what another branch explored")
-            )
-            summary = Assistant(
-                id=new_id("msg"),
-                time=now(),
-                parts=(TextPart(f"Another branch of this conversation was explored:\n\n{text}"),),
-                usage=Usage(tokens=tokens, cost=_price(ref, tokens)),
-                result=ResultFacts(finish="stop", kind="summary"),
-            )
-            self.session.append_branch_summary(summary, from_id=before or "")
-        self._say(ev.BranchChanged, before or "", self.session.leaf or "")
-
-    async def _fork(self, entry_id: str | None) -> Session:
-        return self.session.fork(entry_id)
-
-    async def _resume(self, session: Session | str) -> None:
-        self._must_idle("resume")
-        new = self._open_session(session)
-        old, self.session = self.session, new
-        if old is not new:
-            old.close()
-        self._say(ev.BranchChanged, old.leaf or "", new.leaf or "")
+            for ticket in tickets
+        ]
+        mode, label = "follow_up", "[follow-up]"
+        if tickets[0].kind == "steer":
+            mode, label = "steer", "[steer] " + "; ".join(ticket.text for ticket in tickets)
+            said.append(Opening(role="user", parts=(TextPart(STEER_REQUEST),), source="steer", visible=False))
+        place = self._next = asyncio.get_running_loop().create_future()
+        engine.start(self._run_turn(mode, tuple(said), label, place=place), self._desk)
 
     # ------------------------------------------------------------ events
 
@@ -1188,15 +1096,15 @@ class Kit:
         """Stop what runs, close guests, providers and the session. Safe to call twice."""
         if self._is_closed:
             return
+        if self.id in turns_here.get():
+            raise UsageError("a tool or hook of the running turn cannot close its Kit; stop it with abort()")
         self._is_closed = True
-        stopping = self.abort()
-        await stopping
+        await self.abort()
         await self._drive(self._close)
 
     async def _close(self) -> None:
         await self.host.close()
-        for provider in [*self._providers.values(), *([self._provider_given] if self._provider_given else [])]:
-            await provider.close()
+        await self._shelf.close()
         self.session.close()
 
     def close(self) -> None:
@@ -1239,19 +1147,7 @@ def _checked(text: str) -> str:
     return text
 
 
-def _registry() -> Any:
-    from kit_jupyter.providers import registry
-
-    return registry
-
-
 def _mask() -> Callable[[Any], Any]:
     from kit_jupyter.masking import mask_outcome
 
     return mask_outcome
-
-
-def _price(ref: ModelRef, tokens: Tokens) -> float | None:
-    from kit_jupyter.price import price_of
-
-    return price_of(ref, tokens)

@@ -83,35 +83,46 @@ class Running(Generic[T]):
 
 
 class Engine:
-    """One asyncio loop on one daemon thread; started on first use, and again after a fork."""
+    """One asyncio loop on one daemon thread; started on first use, and again in a forked process."""
 
     def __init__(self) -> None:
+        self._forget()
+        if hasattr(os, "register_at_fork"):
+            # A fork copies no thread, and maybe a lock that is held: the child begins without them.
+            os.register_at_fork(after_in_child=self._forget)
+
+    def _forget(self) -> None:
         self._lock = threading.Lock()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
-        self._pid = 0
 
     @property
     def loop(self) -> asyncio.AbstractEventLoop:
         """The engine's loop; starts the thread when needed. Any thread."""
         loop = self._loop
-        if loop is not None and self._pid == os.getpid():
+        if loop is not None:
             return loop
         with self._lock:
-            if self._loop is None or self._pid != os.getpid():
+            if self._loop is None:
                 loop = asyncio.new_event_loop()
                 ready = threading.Event()
                 self._thread = threading.Thread(target=self._run, args=(loop, ready), name="kit-loop", daemon=True)
                 self._thread.start()
                 ready.wait()
-                self._loop, self._pid = loop, os.getpid()
+                self._loop = loop
             return self._loop
 
     @staticmethod
     def _run(loop: asyncio.AbstractEventLoop, ready: threading.Event) -> None:
         asyncio.set_event_loop(loop)
         loop.call_soon(ready.set)
-        loop.run_forever()
+        while True:
+            try:
+                loop.run_forever()
+            except (KeyboardInterrupt, SystemExit):
+                # asyncio lets these two through a task and out of the loop; the task holds its error already,
+                # and all other turns live on this thread.
+                continue
 
     @property
     def is_here(self) -> bool:
@@ -337,6 +348,13 @@ class Desk:
                         self._worker = None
                         return
                 continue
+            with self._lock:
+                if self._wakers:  # somebody waits now: it is theirs
+                    self._worker = None
+                    self._jobs.put(job)
+                    for waker in self._wakers:
+                        waker()
+                    return
             _run_here(job)
 
     async def _drain(self) -> None:
@@ -388,16 +406,21 @@ class Desk:
             self._wakers.append(waker)
         running.future.add_done_callback(lambda _: waker())
         cancelled: asyncio.CancelledError | None = None
+        drain: asyncio.Task[None] | None = None
         try:
             while not running.future.done():
+                wake.clear()
+                if not self._jobs.empty() and not self._draining:
+                    # Apart from this wait: a job that will not end must not keep a turn that has ended.
+                    drain = loop.create_task(self._drain())
+                    drain.add_done_callback(lambda _: wake.set())
+                if running.future.done():
+                    break
                 try:
-                    await self._drain()
-                    if not running.future.done():
-                        await wake.wait()
+                    await wake.wait()
                 except asyncio.CancelledError as exc:
                     cancelled = exc
                     running.cancel()
-                wake.clear()
         finally:
             with self._lock:
                 self._wakers.remove(waker)

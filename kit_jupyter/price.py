@@ -1,10 +1,67 @@
-"""What tokens cost, by the price table that the pydantic team keeps."""
+"""What tokens cost, by the price table that the pydantic team keeps.
+
+The table takes some 0.4 s to load. So it is loaded on a thread while a model answers, and only for
+services that charge: a local, scripted or replayed model never needs it.
+"""
 
 from __future__ import annotations
 
+import asyncio
+import sys
+
 from kit_jupyter.messages import ModelRef, Tokens
 
-__all__ = ["price_of"]
+__all__ = ["has_prices", "load_prices", "price_of"]
+
+# Our name of a service: the table's. None: a reseller, looked up by the model's name alone.
+_SERVICES: dict[str, str | None] = {
+    "anthropic": "anthropic",
+    "anthropic-chat": "anthropic",
+    "azure": "azure",
+    "baseten": "baseten",
+    "bedrock": "aws",
+    "cerebras": "cerebras",
+    "cloudflare": "cloudflare",
+    "cohere": "cohere",
+    "dashscope": None,
+    "databricks": "databricks",
+    "deepinfra": None,
+    "deepseek": "deepseek",
+    "fireworks": "fireworks",
+    "gemini": "google",
+    "gemini-chat": "google",
+    "groq": "groq",
+    "huggingface": None,
+    "litellm": None,
+    "mistral": "mistral",
+    "moonshot": "moonshotai",
+    "openai": "openai",
+    "openai-chat": "openai",
+    "openrouter": "openrouter",
+    "perplexity": "perplexity",
+    "pydantic-ai": None,
+    "together": "together",
+    "vercel": None,
+    "xai": "x-ai",
+    "zai": "zai",
+}
+
+
+def has_prices(ref: ModelRef) -> bool:
+    """True for a service that charges and is in the table.
+
+    Examples
+    --------
+    >>> has_prices(ModelRef("openai", "gpt-5")), has_prices(ModelRef("local", "smollm2"))
+    (True, False)
+    """
+    return ref.provider in _SERVICES
+
+
+async def load_prices(ref: ModelRef) -> None:
+    """Load the table on a thread, if `ref` has prices and nobody has loaded it yet."""
+    if has_prices(ref) and "genai_prices" not in sys.modules:
+        await asyncio.to_thread(price_of, ref, Tokens(input=1, output=1))
 
 
 def price_of(ref: ModelRef, tokens: Tokens) -> float | None:
@@ -12,9 +69,9 @@ def price_of(ref: ModelRef, tokens: Tokens) -> float | None:
 
     Notes
     -----
-    Source: the ``genai-prices`` package. Nothing is fetched.
+    Source: the ``genai-prices`` package, where it is installed. Nothing is fetched.
     """
-    if tokens.input is None and tokens.output is None:
+    if not has_prices(ref) or (tokens.input is None and tokens.output is None):
         return None
     try:
         import genai_prices
@@ -26,9 +83,10 @@ def price_of(ref: ModelRef, tokens: Tokens) -> float | None:
         cache_read_tokens=tokens.cache_read,
         cache_write_tokens=tokens.cache_write,
     )
-    for provider in (ref.provider, None):
+    model = ref.id.rpartition(":")[2] if ref.provider == "pydantic-ai" else ref.id
+    for service in dict.fromkeys((_SERVICES[ref.provider], None)):
         try:
-            found = genai_prices.calc_price(usage, model_ref=ref.id, provider_id=provider)
+            found = genai_prices.calc_price(usage, model_ref=model, provider_id=service)
         except (LookupError, ValueError):
             continue
         return float(found.total_price)

@@ -20,324 +20,32 @@ from __future__ import annotations
 import gc
 import json
 import os
-import re
 import threading
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import cache
-from hashlib import blake2b
 from pathlib import Path
-from typing import Annotated, Any, Self, cast
+from typing import Any, Self
 
+from kit_jupyter.entry import MESSAGE_TYPES, Entry, decode_message, encode_message, message_schema, parse_line
 from kit_jupyter.errors import SessionError
-from kit_jupyter.messages import Assistant, Message, System, ToolResult, User, new_id, now, text_of
+from kit_jupyter.messages import CellRef, Message, User, new_id, now, text_of
+from kit_jupyter.places import data_dir, project_root, sessions_dir, working_dir
 from kit_jupyter.prompt import PromptMessage
+from kit_jupyter.session_file import VERSION, SessionFile
 
-__all__ = ["Entry", "Session", "SessionInfo", "data_dir", "project_root", "sessions_dir"]
+__all__ = [
+    "Entry",
+    "Session",
+    "SessionInfo",
+    "data_dir",
+    "decode_message",
+    "encode_message",
+    "message_schema",
+    "project_root",
+    "sessions_dir",
+]
 
-VERSION = 1
-_BLOCK = 64 * 1024
 _MOVES_LEAF = frozenset({"message", "compaction", "branch_summary", "leaf"})
-_MESSAGE_TYPES = (User, System, Assistant, ToolResult)
-
-
-# ---------------------------------------------------------------- places
-
-
-def data_dir() -> Path:
-    """Where sessions live: ``KIT_DATA_DIR``, else the user's data folder."""
-    if own := os.environ.get("KIT_DATA_DIR"):
-        return Path(own)
-    import platformdirs
-
-    return Path(platformdirs.user_data_dir("kit-jupyter", appauthor=False))
-
-
-def project_root(cwd: Path | None = None) -> Path:
-    """The folder a project is known by: the nearest upwards with ``.git`` or ``pyproject.toml``, else `cwd`."""
-    here = (cwd or Path.cwd()).resolve()
-    for folder in (here, *here.parents):
-        if (folder / ".git").exists() or (folder / "pyproject.toml").exists():
-            return folder
-    return here
-
-
-def sessions_dir(cwd: Path | None = None) -> Path:
-    """The folder of a project's sessions."""
-    root = project_root(cwd)
-    digest = blake2b(str(root).encode("utf-8", "surrogateescape"), digest_size=4).hexdigest()
-    slug = re.sub(r"[^A-Za-z0-9._-]+", "-", root.name) or "root"
-    return data_dir() / "sessions" / f"{slug[:40]}-{digest}"
-
-
-# ---------------------------------------------------------------- JSON
-
-
-@cache
-def _message_adapter() -> Any:
-    from pydantic import Field, TypeAdapter
-
-    return TypeAdapter(Annotated[User | System | Assistant | ToolResult, Field(discriminator="role")])
-
-
-def encode_message(message: Message) -> bytes:
-    """JSON of a message; facts that are None are left out."""
-    return cast(bytes, _message_adapter().dump_json(message, exclude_none=True))
-
-
-def decode_message(value: Any) -> Message:
-    """The message that `encode_message` wrote, from its JSON value."""
-    return cast(Message, _message_adapter().validate_python(value))
-
-
-def message_schema() -> dict[str, Any]:
-    """JSON schema of stored messages."""
-    return cast(dict[str, Any], _message_adapter().json_schema())
-
-
-class Entry:
-    """One node of the tree; a message entry bears the id of its message.
-
-    Attributes
-    ----------
-    id, parent : str, str or None
-    type : str
-        ``message``, ``compaction``, ``branch_summary``, ``leaf``, ``label``, ``name``, ``custom``, or an unknown one.
-    body : dict
-        The other fields of the line.
-    """
-
-    __slots__ = ("_message", "body", "id", "parent", "time", "type")
-
-    def __init__(
-        self,
-        type: str,
-        id: str,
-        parent: str | None,
-        time: str,
-        body: dict[str, Any],
-        message: Message | None = None,
-    ) -> None:
-        self.type = type
-        self.id = id
-        self.parent = parent
-        self.time = time
-        self.body = body
-        self._message = message
-
-    @property
-    def message(self) -> Message | None:
-        """The message of a ``message``, ``compaction`` or ``branch_summary`` entry; decoded on first touch."""
-        if self._message is None and "message" in self.body:
-            self._message = decode_message(self.body["message"])
-        return self._message
-
-    def to_line(self) -> bytes:
-        """The line as it is stored, with its line end."""
-        from pydantic_core import to_json
-
-        head = to_json({"type": self.type, "id": self.id, "parent": self.parent, "time": self.time})
-        if self._message is not None:
-            rest = to_json({k: v for k, v in self.body.items() if k != "message"})
-            head = head[:-1] + (b"," + rest[1:-1] if len(rest) > 2 else b"")
-            return head + b',"message":' + encode_message(self._message) + b"}\n"
-        rest = to_json(self.body)
-        return head[:-1] + (b"," + rest[1:] if len(rest) > 2 else b"}") + b"\n"
-
-    def __repr__(self) -> str:
-        return f"<Entry {self.type} {self.id}>"
-
-
-def _parse(line: bytes) -> Entry:
-    from pydantic_core import from_json
-
-    value = from_json(line)
-    head = (value.pop("type"), value.pop("id"), value.pop("parent", None), value.pop("time", ""))
-    if not isinstance(head[0], str) or not isinstance(head[1], str):
-        raise ValueError("type and id must be text")
-    return Entry(*head, value)
-
-
-# ---------------------------------------------------------------- the file
-
-
-class _File:
-    """A session's file: read backwards, appended to under a lock."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        self._fd: int | None = None
-        self._lock_fd: int | None = None
-        self._owner = 0
-        self._torn = False
-
-    # -- reading
-
-    def read_header(self) -> dict[str, Any]:
-        try:
-            with self.path.open("rb") as file:
-                first = file.readline(1 << 20)
-        except IsADirectoryError as exc:
-            raise SessionError(f"{self.path} is a folder, not a session file", path=self.path) from exc
-        except OSError as exc:
-            raise SessionError(f"cannot read {self.path}: {exc.strerror or exc}", path=self.path) from exc
-        try:
-            header = json.loads(first)
-        except ValueError as exc:
-            raise SessionError(
-                f"{self.path.name}, line 1: not a session file (the first line is not its header)",
-                path=self.path,
-                line=1,
-            ) from exc
-        if not isinstance(header, dict) or header.get("type") != "session":
-            raise SessionError(f"{self.path.name}, line 1: not a session file", path=self.path, line=1)
-        version = str(header.get("version", ""))
-        if version.split(".")[0] != str(VERSION):
-            raise SessionError(
-                f"{self.path.name} is of version {version}, this kit-jupyter reads {VERSION}; upgrade to open it",
-                path=self.path,
-                line=1,
-            )
-        return header
-
-    def lines_backwards(self, before: int | None = None) -> Iterator[tuple[int, bytes, bool]]:
-        """``(offset, line, complete)`` from the end to the start."""
-        with self.path.open("rb") as file:
-            end = file.seek(0, os.SEEK_END) if before is None else before
-            tail = b""
-            position = end
-            complete_end = True
-            first = True
-            while position > 0:
-                start = max(0, position - _BLOCK)
-                file.seek(start)
-                block = file.read(position - start) + tail
-                if first:
-                    complete_end = block.endswith(b"\n")
-                    first = False
-                pieces = block.split(b"\n")
-                tail = pieces[0]
-                offset = start + len(block)
-                for i in range(len(pieces) - 1, 0, -1):
-                    offset -= len(pieces[i])
-                    if pieces[i]:
-                        yield offset, pieces[i], complete_end
-                        complete_end = True
-                    else:
-                        complete_end = True
-                    offset -= 1
-                position = start
-            if tail:
-                yield 0, tail, complete_end
-
-    # -- writing
-
-    def acquire(self) -> None:
-        """Become the one writer.
-
-        Raises
-        ------
-        SessionError
-            Names the process that holds the session.
-        """
-        if self._fd is not None:
-            if self._owner != os.getpid():
-                raise SessionError(
-                    f"{self.path.name} belongs to process {self._owner}, this one was forked from it; "
-                    "make a Kit of its own here, or kit.fork() there",
-                    path=self.path,
-                )
-            return
-        try:
-            self.path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-            lock_path = self.path.with_suffix(self.path.suffix + ".lock")
-            lock = os.open(lock_path, os.O_RDWR | os.O_CREAT, 0o600)
-        except OSError as exc:
-            raise SessionError(
-                f"cannot write {self.path}: {exc.strerror or exc}; set KIT_DATA_DIR or use session='memory'",
-                path=self.path,
-            ) from exc
-        if not _try_lock(lock):
-            holder = os.read(lock, 32).decode("ascii", "replace").strip() or "unknown"
-            os.close(lock)
-            raise SessionError(
-                f"{self.path.name} is open in process {holder}; close it there, or fork the session to go on here",
-                path=self.path,
-            )
-        try:
-            os.ftruncate(lock, 0)
-            os.pwrite(lock, str(os.getpid()).encode(), 0)
-            self._fd = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o600)
-            size = os.fstat(self._fd).st_size
-            self._torn = size > 0 and os.pread(self._fd, 1, size - 1) != b"\n"
-        except OSError as exc:
-            os.close(lock)
-            raise SessionError(f"cannot write {self.path}: {exc.strerror or exc}", path=self.path) from exc
-        self._lock_fd, self._owner = lock, os.getpid()
-
-    def append(self, line: bytes) -> None:
-        """One write; on failure nothing of it stays."""
-        self.acquire()
-        assert self._fd is not None
-        if self._torn:  # end the torn line, so that it cannot swallow the next one
-            line = b"\n" + line
-        size = os.fstat(self._fd).st_size
-        try:
-            written = os.write(self._fd, line)
-            while written < len(line):
-                written += os.write(self._fd, line[written:])
-        except OSError as exc:
-            try:
-                os.ftruncate(self._fd, size)  # bytes that were never acknowledged
-            except OSError:
-                self._torn = True
-            raise SessionError(
-                f"cannot write to {self.path}: {exc.strerror or exc}; free space or move KIT_DATA_DIR, then go on",
-                path=self.path,
-            ) from exc
-        self._torn = False
-
-    def sync(self) -> None:
-        if self._fd is not None and self._owner == os.getpid():
-            try:
-                os.fsync(self._fd)
-            except OSError as exc:
-                raise SessionError(f"cannot sync {self.path}: {exc.strerror or exc}", path=self.path) from exc
-
-    def release(self) -> None:
-        fd, lock, self._fd, self._lock_fd = self._fd, self._lock_fd, None, None
-        if fd is not None:
-            os.close(fd)
-        if lock is not None:
-            if self._owner == os.getpid():
-                try:
-                    self.path.with_suffix(self.path.suffix + ".lock").unlink()
-                except OSError:
-                    pass
-            os.close(lock)
-
-
-def _try_lock(fd: int) -> bool:
-    try:
-        import fcntl
-    except ImportError:  # Windows
-        import msvcrt
-
-        try:
-            msvcrt.locking(fd, msvcrt.LK_NBLCK, 1)  # type: ignore[attr-defined,unused-ignore]
-        except OSError:
-            return False
-        return True
-    try:
-        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    except OSError:  # a file system without locks: better a session than none
-        return True
-    return True
-
-
-# ---------------------------------------------------------------- the session
 
 
 @dataclass(frozen=True, slots=True)
@@ -368,7 +76,7 @@ class Session:
         What was odd about the file, for example a torn last line.
     """
 
-    def __init__(self, header: dict[str, Any], file: _File | None) -> None:
+    def __init__(self, header: dict[str, Any], file: SessionFile | None) -> None:
         self.header = header
         self.id: str = header["id"]
         self.warnings: list[str] = []
@@ -382,6 +90,7 @@ class Session:
         self._leaf: str | None = None
         self._context: list[Message] | None = []
         self._snapshot: tuple[Message, ...] | None = ()
+        self._cells: dict[tuple[str, str], str] | None = None  # of this branch: cell to the first turn it made
 
     # -- making
 
@@ -398,7 +107,7 @@ class Session:
             header["task"] = task
         folder = folder if folder is not None else sessions_dir()
         stamp = header["time"][:19].replace(":", "").replace("-", "")
-        return cls(header, _File(folder / f"{stamp}_{header['id']}.jsonl"))
+        return cls(header, SessionFile(folder / f"{stamp}_{header['id']}.jsonl"))
 
     @staticmethod
     def _new_header(parent: str | None) -> dict[str, Any]:
@@ -407,7 +116,7 @@ class Session:
             "version": VERSION,
             "id": new_id("ses"),
             "time": now().created,
-            "cwd": os.getcwd(),
+            "cwd": working_dir(),
         }
         if parent:
             header["parent"] = parent
@@ -423,14 +132,20 @@ class Session:
             If there is none, or the file is not a session.
         """
         path = Path(which)
-        if not path.exists():
+        try:
+            is_there = path.exists()
+        except (OSError, ValueError):  # too long, or a NUL in it
+            is_there = False
+        if not is_there:
             matches = [i for i in cls.listing() if i.id == str(which) or i.name == str(which)]
             matches = matches or [i for i in cls.listing() if i.id.startswith(str(which))]
             if len(matches) != 1:
                 many = "is not unique" if matches else "is not here"
-                raise SessionError(f"session {str(which)!r} {many}; Session.listing() shows those of this project")
+                raise SessionError(
+                    f"session {str(which)[:200]!r} {many}; Session.listing() shows those of this project"
+                )
             path = matches[0].path
-        file = _File(path)
+        file = SessionFile(path)
         session = cls(file.read_header(), file)
         session._context = None
         session._backwards = file.lines_backwards()
@@ -438,11 +153,11 @@ class Session:
         return session
 
     @classmethod
-    def listing(cls, folder: Path | None = None) -> list[SessionInfo]:
-        """The sessions of this project, newest first; unreadable files are left out."""
-        folder = folder if folder is not None else sessions_dir()
+    def listing(cls, folder: Path | None = None, *, everywhere: bool = False) -> list[SessionInfo]:
+        """The sessions of this project, or those of all projects, newest first; unreadable files are left out."""
+        folder = folder if folder is not None else (data_dir() / "sessions" if everywhere else sessions_dir())
         found = []
-        for path in folder.glob("*.jsonl"):
+        for path in folder.glob("*/*.jsonl" if everywhere else "*.jsonl"):
             try:
                 found.append(cls._info(path))
             except (SessionError, OSError):
@@ -451,13 +166,13 @@ class Session:
 
     @classmethod
     def _info(cls, path: Path) -> SessionInfo:
-        header = _File(path).read_header()
+        header = SessionFile(path).read_header()
         name = title = ""
         with path.open("rb") as file:
             for line in file:
                 if not title and b'"role":"user"' in line:
                     try:
-                        message = _parse(line).message
+                        message = parse_line(line).message
                     except Exception:  # a damaged line must not hide the session
                         continue
                     if message is not None and getattr(message, "source", None) is None:
@@ -486,7 +201,7 @@ class Session:
             if offset == 0:
                 break  # the header
             try:
-                return _parse(line)
+                return parse_line(line)
             except Exception as exc:
                 if not complete:
                     self.warnings.append(
@@ -600,10 +315,14 @@ class Session:
 
     def _compute_context(self) -> list[Message]:
         found: list[Message] = []
+        seen: set[str] = set()
         keep_from: str | None = None
         summary: Message | None = None
         entry_id = self._leaf
         while entry_id is not None:
+            if entry_id in seen:
+                raise SessionError(f"entries form a ring at {entry_id!r}", path=self.path)
+            seen.add(entry_id)
             entry = self._get(entry_id)
             if entry.type == "compaction" and summary is None:
                 summary, keep_from = entry.message, entry.body.get("first_kept")
@@ -629,7 +348,35 @@ class Session:
 
     def turn_entries(self, turn_id: str) -> list[Entry]:
         """The entries of one turn on the present branch."""
-        return [e for e in self.branch() if e.message is not None and e.message.turn_id == turn_id]
+        return [e for e in self.branch() if e.fact("turn_id") == turn_id and turn_id]
+
+    def turn_of_cell(self, cell: CellRef) -> str:
+        """The first turn on the present branch that this cell made; empty when there is none."""
+        with self._lock:
+            if self._cells is None:
+                self._cells = {}
+                for entry in self.branch():
+                    self._note_cell(self._cells, entry)
+            return self._cells.get((cell.notebook, cell.cell_id), "")
+
+    @staticmethod
+    def _note_cell(cells: dict[tuple[str, str], str], entry: Entry) -> None:
+        cell_id = entry.fact("request", "cell", "cell_id")
+        if cell_id is not None:
+            key = (str(entry.fact("request", "cell", "notebook") or ""), str(cell_id))
+            cells.setdefault(key, str(entry.fact("turn_id") or ""))
+
+    def last_request(self) -> User | None:
+        """The last message of the present branch that says how it was asked: model, agent, tools."""
+        with self._lock:
+            entry_id = self._leaf
+            while entry_id is not None:
+                entry = self._get(entry_id)
+                if entry.fact("role") == "user" and entry.fact("request") is not None:
+                    message = entry.message
+                    return message if isinstance(message, User) else None
+                entry_id = entry.parent
+            return None
 
     @property
     def name(self) -> str:
@@ -647,18 +394,19 @@ class Session:
 
     # -- writing
 
-    def _write(self, entry: Entry) -> Entry:
+    def _write(self, *entries: Entry) -> None:
         with self._lock:
             if self._file is not None:
-                line = entry.to_line()
+                lines = b"".join([entry.to_line() for entry in entries])
                 if self._unwritten_header:
                     from pydantic_core import to_json
 
-                    line = to_json(self.header) + b"\n" + line
-                self._file.append(line)
-                self._unwritten_header = False
-            (self._entries if self._is_whole else self._fresh)[entry.id] = entry
-            return entry
+                    self._file.create(to_json(self.header) + b"\n" + lines)
+                    self._unwritten_header = False
+                else:
+                    self._file.append(lines)
+            kept = self._entries if self._is_whole else self._fresh
+            kept.update((entry.id, entry) for entry in entries)
 
     def append(self, message: Message) -> Entry:
         """Store a message at the leaf.
@@ -670,11 +418,14 @@ class Session:
         TypeError
             For a `PromptMessage`, which is never stored.
         """
-        if isinstance(message, PromptMessage) or not isinstance(message, _MESSAGE_TYPES):
+        if isinstance(message, PromptMessage) or not isinstance(message, MESSAGE_TYPES):
             raise TypeError(f"a session stores User, System, Assistant and ToolResult, not {type(message).__name__}")
         with self._lock:
-            entry = self._write(Entry("message", message.id, self._leaf, message.time.created, {}, message))
+            entry = Entry("message", message.id, self._leaf, message.time.created, {}, message)
+            self._write(entry)
             self._leaf = entry.id
+            if self._cells is not None:
+                self._note_cell(self._cells, entry)
             if self._context is not None:
                 self._context.append(message)
                 self._snapshot = None
@@ -691,16 +442,17 @@ class Session:
 
     def _append_special(self, type: str, message: Message, body: dict[str, Any]) -> Entry:
         with self._lock:
-            entry = self._write(Entry(type, message.id, self._leaf, message.time.created, body, message))
+            entry = Entry(type, message.id, self._leaf, message.time.created, body, message)
+            self._write(entry)
             self._leaf = entry.id
             self._context = None
             return entry
 
     def append_custom(self, kind: str, content: Any) -> Entry:
         """Store an extension's own record; it is not sent and does not move the leaf."""
-        return self._write(
-            Entry("custom", new_id("ent"), self._leaf, now().created, {"kind": kind, "content": content})
-        )
+        entry = Entry("custom", new_id("ent"), self._leaf, now().created, {"kind": kind, "content": content})
+        self._write(entry)
+        return entry
 
     def custom(self, kind: str) -> list[Any]:
         """Contents of the records of `kind`, oldest first."""
@@ -715,7 +467,7 @@ class Session:
                 return
             self._write(Entry("leaf", new_id("ent"), self._leaf, now().created, {"target": entry_id}))
             self._leaf = entry_id
-            self._context = None
+            self._context = self._cells = None
 
     def set_name(self, name: str) -> None:
         """Give the session a name."""
@@ -749,35 +501,45 @@ class Session:
         path = self.path_to(entry_id if entry_id is not None else self._leaf)
         new = Session.memory() if self._file is None else Session.create(self._file.path.parent, parent=self.id)
         new.header["parent"] = self.id
-        for entry in path:
-            new._write(Entry(entry.type, entry.id, entry.parent, entry.time, dict(entry.body), entry._message))
-        new._leaf = path[-1].id if path else None
-        new._context = None
+        kept = {entry.id for entry in path}
+        labels = [e for e in self.entries if e.type == "label" and e.body.get("target") in kept]
+        new._take_over([*path, *labels], path[-1].id if path else None)
         return new
+
+    def _take_over(self, entries: Sequence[Entry], leaf: str | None) -> None:
+        if entries:
+            self._write(*(entry.copy for entry in entries))
+        self._leaf = leaf
+        self._context = self._cells = None
 
     def delete(self) -> None:
         """Remove the file."""
         if self._file is not None:
-            self._file.acquire()
-            self._file.path.unlink(missing_ok=True)
-            self._file.release()
+            self._file.remove()
 
     @classmethod
     def import_from(cls, path: str | os.PathLike[str], folder: Path | None = None) -> Session:
-        """Copy a session file from elsewhere into this project's sessions, under a new id.
+        """Copy a session from elsewhere into this project's sessions, under a new id.
+
+        Parameters
+        ----------
+        path : str or path
+            A session file, or a notebook that a session was exported to.
 
         Raises
         ------
         SessionError
-            If the file is not a session.
+            If the file holds no session.
         """
-        source = cls.open(path)
-        new = cls.create(folder, parent=source.id)
-        for entry in source.entries:
-            new._write(Entry(entry.type, entry.id, entry.parent, entry.time, dict(entry.body), entry._message))
-        new._leaf = source._leaf
-        new._context = None
-        new.warnings = list(source.warnings)
+        if str(path).endswith(".ipynb"):
+            entries, parent, leaf = _entries_in_notebook(Path(path))
+            warnings: list[str] = []
+        else:
+            source = cls.open(path)
+            entries, parent, leaf, warnings = source.entries, source.id, source.leaf, source.warnings
+        new = cls.create(folder, parent=parent)
+        new._take_over(entries, leaf)
+        new.warnings = list(warnings)
         return new
 
     def tree(self) -> str:
@@ -807,3 +569,16 @@ class Session:
     def __repr__(self) -> str:
         where = str(self.path.name) if self.path else "in memory"
         return f"<Session {self.id} {where}>"
+
+
+def _entries_in_notebook(path: Path) -> tuple[Sequence[Entry], str, str | None]:
+    try:
+        kept = json.loads(path.read_bytes())["metadata"]["kit_jupyter"]["session"]
+        entries = [parse_line(json.dumps(value).encode()) for value in kept["entries"]]
+        return entries, str(kept["header"]["id"]), kept["leaf"]
+    except OSError as exc:
+        raise SessionError(f"cannot read {path}: {exc.strerror or exc}", path=path) from exc
+    except (ValueError, LookupError, TypeError, RecursionError) as exc:
+        raise SessionError(
+            f"{path.name} holds no session; export one with kit.export('ipynb') to have it there", path=path
+        ) from exc

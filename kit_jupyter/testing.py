@@ -293,8 +293,8 @@ async def _opened(event: asyncio.Event | threading.Event) -> None:
         await event.wait()
         return
     # Looked at again and again: a thread that waits in it could not be stopped, and would hold up the exit.
-    while not event.is_set():
-        await asyncio.sleep(0.005)  # noqa: ASYNC110
+    while not event.is_set():  # noqa: ASYNC110
+        await asyncio.sleep(0.005)
 
 
 def unanswered_calls(request: ModelRequest) -> list[ToolCallPart]:

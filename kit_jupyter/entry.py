@@ -1,0 +1,133 @@
+"""Entries of a session: one line of JSON each, decoded as far as somebody asks."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Annotated, Any, cast
+
+from kit_jupyter.messages import Assistant, Message, System, ToolResult, User
+
+__all__ = ["MESSAGE_TYPES", "Entry", "decode_message", "encode_message", "message_schema", "parse_line"]
+
+MESSAGE_TYPES = (User, System, Assistant, ToolResult)
+
+
+@cache
+def _message_adapter() -> Any:
+    from pydantic import Field, TypeAdapter
+
+    return TypeAdapter(Annotated[User | System | Assistant | ToolResult, Field(discriminator="role")])
+
+
+@cache
+def _encoders() -> dict[type, Any]:
+    """Serializers by class: the union's would try one class after the other."""
+    from pydantic import TypeAdapter
+
+    return {cls: TypeAdapter(cls).serializer for cls in MESSAGE_TYPES}
+
+
+def encode_message(message: Message) -> bytes:
+    """JSON of a message; facts that are None are left out."""
+    return cast(bytes, _encoders()[type(message)].to_json(message, exclude_none=True))
+
+
+def decode_message(value: Any) -> Message:
+    """The message that `encode_message` wrote, from its JSON value."""
+    return cast(Message, _message_adapter().validate_python(value))
+
+
+def message_schema() -> dict[str, Any]:
+    """JSON schema of stored messages."""
+    return cast(dict[str, Any], _message_adapter().json_schema())
+
+
+class Entry:
+    """One node of the tree; a message entry bears the id of its message.
+
+    Attributes
+    ----------
+    id, parent : str, str or None
+    type : str
+        ``message``, ``compaction``, ``branch_summary``, ``leaf``, ``label``, ``name``, ``custom``, or an unknown one.
+    body : dict
+        The other fields of the line.
+    """
+
+    __slots__ = ("_message", "body", "id", "parent", "time", "type")
+
+    def __init__(
+        self,
+        type: str,
+        id: str,
+        parent: str | None,
+        time: str,
+        body: dict[str, Any],
+        message: Message | None = None,
+    ) -> None:
+        self.type = type
+        self.id = id
+        self.parent = parent
+        self.time = time
+        self.body = body
+        self._message = message
+
+    @property
+    def message(self) -> Message | None:
+        """The message of a ``message``, ``compaction`` or ``branch_summary`` entry; decoded on first touch."""
+        if self._message is None and "message" in self.body:
+            self._message = decode_message(self.body["message"])
+        return self._message
+
+    @property
+    def is_decoded(self) -> bool:
+        """True when the message is there as a value already."""
+        return self._message is not None
+
+    @property
+    def copy(self) -> Entry:
+        """The same entry as a value of its own, for another session."""
+        return Entry(self.type, self.id, self.parent, self.time, dict(self.body), self._message)
+
+    def fact(self, *path: str) -> Any:
+        """A field deep in the message, read without decoding it; None when it is not there."""
+        value: Any = self._message if self._message is not None else self.body.get("message")
+        for name in path:
+            value = value.get(name) if isinstance(value, dict) else getattr(value, name, None)
+            if value is None:
+                return None
+        return value
+
+    def to_line(self) -> bytes:
+        """The line as it is stored, with its line end."""
+        from pydantic_core import to_json
+
+        head = to_json({"type": self.type, "id": self.id, "parent": self.parent, "time": self.time})
+        if self._message is not None:
+            rest = to_json({k: v for k, v in self.body.items() if k != "message"})
+            head = head[:-1] + (b"," + rest[1:-1] if len(rest) > 2 else b"")
+            return head + b',"message":' + encode_message(self._message) + b"}\n"
+        rest = to_json(self.body)
+        return head[:-1] + (b"," + rest[1:] if len(rest) > 2 else b"}") + b"\n"
+
+    def __repr__(self) -> str:
+        return f"<Entry {self.type} {self.id}>"
+
+
+def parse_line(line: bytes) -> Entry:
+    """The entry in a line.
+
+    Raises
+    ------
+    ValueError
+        If it is none.
+    """
+    from pydantic_core import from_json
+
+    value = from_json(line)
+    if not isinstance(value, dict):
+        raise ValueError("not an object")
+    kind, entry_id, parent = value.pop("type", None), value.pop("id", None), value.pop("parent", None)
+    if not isinstance(kind, str) or not isinstance(entry_id, str) or not isinstance(parent, str | None):
+        raise ValueError("type, id and parent must be text")
+    return Entry(kind, entry_id, parent, str(value.pop("time", "")), value)

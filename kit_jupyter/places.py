@@ -1,0 +1,50 @@
+"""Where things lie: the user's data folder, a project's root, the folder of its sessions."""
+
+from __future__ import annotations
+
+import os
+import re
+from functools import lru_cache
+from hashlib import blake2b
+from pathlib import Path
+
+__all__ = ["data_dir", "project_root", "sessions_dir", "working_dir"]
+
+
+def data_dir() -> Path:
+    """Where sessions live: ``KIT_DATA_DIR``, else the user's data folder."""
+    if own := os.environ.get("KIT_DATA_DIR"):
+        return Path(own)
+    import platformdirs
+
+    return Path(platformdirs.user_data_dir("kit-jupyter", appauthor=False))
+
+
+def working_dir() -> str:
+    """The working directory; empty when it has been removed under our feet."""
+    try:
+        return os.getcwd()
+    except OSError:
+        return ""
+
+
+def project_root(cwd: Path | None = None) -> Path:
+    """The folder a project is known by: the nearest upwards with ``.git`` or ``pyproject.toml``, else `cwd`."""
+    return _root_of(str(cwd) if cwd is not None else working_dir() or os.path.expanduser("~"))
+
+
+@lru_cache(maxsize=64)  # asked for each stored answer
+def _root_of(cwd: str) -> Path:
+    here = Path(cwd).resolve()
+    for folder in (here, *here.parents):
+        if (folder / ".git").exists() or (folder / "pyproject.toml").exists():
+            return folder
+    return here
+
+
+def sessions_dir(cwd: Path | None = None) -> Path:
+    """The folder of a project's sessions."""
+    root = project_root(cwd)
+    digest = blake2b(str(root).encode("utf-8", "surrogateescape"), digest_size=4).hexdigest()
+    slug = re.sub(r"[^A-Za-z0-9._-]+", "-", root.name) or "root"
+    return data_dir() / "sessions" / f"{slug[:40]}-{digest}"

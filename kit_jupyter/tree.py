@@ -1,0 +1,138 @@
+"""The verbs of a Kit that move in its session's tree, name things in it, or go on with another."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from kit_jupyter import events as ev
+from kit_jupyter.compactor import summarise_branch
+from kit_jupyter.messages import Assistant
+from kit_jupyter.session import Session
+
+if TYPE_CHECKING:
+    from kit_jupyter.kit import Kit
+
+__all__ = ["TreeVerbs"]
+
+
+class TreeVerbs:
+    """Mixed into `Kit`."""
+
+    async def clear_conversation(self: Kit) -> None:  # type: ignore[misc]
+        """Begin anew: the old branch stays in the file. Guests drop what belongs to the conversation."""
+        await self._drive(lambda: _clear(self))
+
+    async def branch(self: Kit, entry_id: str | None, *, summarise: bool = False) -> None:  # type: ignore[misc]
+        """Go to an older entry (None: the root); what comes next is a branch of it.
+
+        Parameters
+        ----------
+        summarise : bool
+            Ask the model for a summary of what is left behind, stored on the new branch.
+
+        Raises
+        ------
+        SessionError
+            If there is no such entry.
+        UsageError
+            While a turn runs.
+        """
+        await self._drive(lambda: _branch(self, entry_id, summarise))
+
+    async def fork(self: Kit, entry_id: str | None = None) -> Session:  # type: ignore[misc]
+        """A new session from the path to `entry_id` (default: here); `resume` it, or give it to another Kit."""
+        return await self._drive(lambda: _fork(self, entry_id))
+
+    async def resume(self: Kit, session: Session | str) -> None:  # type: ignore[misc]
+        """Go on with another session, with its agent and model; one of a file is opened.
+
+        Raises
+        ------
+        SessionError
+            If it cannot be opened.
+        UsageError
+            While a turn runs.
+        """
+        await self._drive(lambda: _resume(self, session))
+
+    # ------------------------------------------------------------ names
+
+    @property
+    def name(self: Kit) -> str:  # type: ignore[misc]
+        """The session's name; set it to find the session again."""
+        return self.session.name
+
+    @name.setter
+    def name(self: Kit, name: str) -> None:  # type: ignore[misc]
+        self.session.set_name(name)
+
+    @property
+    def labels(self: Kit) -> dict[str, str]:  # type: ignore[misc]
+        """Labels of entries, by entry id."""
+        return self.session.labels
+
+    def label(self: Kit, entry_id: str, text: str) -> None:  # type: ignore[misc]
+        """Label an entry; an empty text takes the label away.
+
+        Raises
+        ------
+        SessionError
+            If there is no such entry.
+        """
+        self.session.set_label(entry_id, text)
+
+    def export(self: Kit, format: str = "markdown", path: Any = None, **options: Any) -> str:  # type: ignore[misc]
+        """The session as ``markdown``, ``html``, ``jsonl`` or ``ipynb``; written to `path` when one is given.
+
+        Raises
+        ------
+        UsageError
+            On another format.
+        """
+        from kit_jupyter.export import export_session
+
+        text = export_session(self.session, format, **options)
+        if path is not None:
+            Path(path).write_text(text, encoding="utf-8")
+        return text
+
+
+async def _clear(kit: Kit) -> None:
+    with kit._claim("the conversation is being cleared"):
+        kit.session.move_leaf(None)
+        kit._inbox.clear()
+        kit._sections = tuple(kit.host.system_sections())
+        kit._say(ev.Reset)
+        await kit.host.reset()
+
+
+async def _branch(kit: Kit, entry_id: str | None, summarise: bool) -> None:
+    with kit._claim("the session moves to another branch"):
+        session, before = kit.session, kit.session.leaf
+        kept = {entry.id for entry in session.path_to(entry_id)}
+        summary: Assistant | None = None
+        if summarise:
+            left = [e.message for e in session.branch() if e.id not in kept and e.message is not None]
+            if left:
+                options = kit.settings.options()
+                provider, ref = await kit._shelf.find_soon(options)
+                summary = await summarise_branch(left, provider, ref, options)
+        session.move_leaf(entry_id)
+        if summary is not None:
+            session.append_branch_summary(summary, from_id=before or "")
+        kit._say(ev.BranchChanged, before or "", session.leaf or "")
+
+
+async def _fork(kit: Kit, entry_id: str | None) -> Session:
+    return kit.session.fork(entry_id)
+
+
+async def _resume(kit: Kit, session: Session | str) -> None:
+    with kit._claim("another session is being opened"):
+        new = kit._open_session(session)
+        old, kit.session = kit.session, new
+        if old is not new:
+            old.close()
+        kit._adopt({})
+        kit._say(ev.BranchChanged, old.leaf or "", new.leaf or "")
