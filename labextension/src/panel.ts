@@ -85,7 +85,8 @@ export class ChatPanel extends Widget {
       }
     const panel = this.links.current;
     const link = this.links.linkOf(panel);
-    if (panel && link?.state === 'ready' && !this.chats.has(panel)) {
+    // Nothing is asked of a kernel until somebody looks.
+    if (this.isVisible && panel && link?.state === 'ready' && !this.chats.has(panel)) {
       const chat = new Chat(link);
       this.chats.set(panel, chat);
       this.body.append(chat.node);
