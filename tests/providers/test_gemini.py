@@ -27,8 +27,9 @@ from kit_jupyter.messages import (
     ToolSpec,
 )
 from kit_jupyter.prompt import PromptMessage
+from kit_jupyter.providers._gemini_answer import _path
 from kit_jupyter.providers.codec import Endpoint, ServerEvent
-from kit_jupyter.providers.gemini import FOREIGN_SIGNATURE, WIRE, GeminiCodec, _path
+from kit_jupyter.providers.gemini import FOREIGN_SIGNATURE, WIRE, GeminiCodec
 
 from .histories import PDF, PNG, POINT, WEATHER, answer, call, deltas_of, read, request, result, said, sse, talks
 from .wire_cases import ROOT, WireCase, all_cases, decode, endpoint_of, request_of, whole
