@@ -141,15 +141,21 @@ def _markdown_item(item: dict[str, Any]) -> str:
 
 
 def _markdown_tool(item: dict[str, Any]) -> str:
-    parts = [f"**Tool `{item.get('name', '?')}`** ({_status(item)})"]
     arguments = _arguments(item)
-    if arguments:
+    brief = arguments if len(arguments) <= 80 else arguments[:79] + "…"
+    words = [f"<b>{_html(item.get('name', '?'))}</b>", f"<code>{_html(brief)}</code>" if brief else "", _status(item)]
+    parts = ["<details><summary>" + " ".join(filter(None, words)) + "</summary>"]
+    if arguments != brief:
         parts.append(_code(arguments, "json"))
     if item.get("diff"):
         parts.append(_code(_first_lines(item["diff"]), "diff"))
     if item.get("result"):
         parts.append(_code(_first_lines(item["result"]), "text"))
-    return "\n\n".join((*parts, *_pictures(item)))
+    return "\n\n".join((*parts, "</details>", *_pictures(item)))
+
+
+def _html(text: str) -> str:
+    return text.replace("\n", " ").translate(_ESCAPES)
 
 
 def _pictures(item: dict[str, Any]) -> list[str]:
@@ -166,7 +172,7 @@ def _pictures(item: dict[str, Any]) -> list[str]:
 def _status(item: dict[str, Any]) -> str:
     status = str(item.get("status", "done"))
     reason = (item.get("answer") or {}).get("reason") if status == "denied" else ""
-    return f"{status}: {_line(reason)}" if reason else {"error": "failed"}.get(status, status)
+    return f"({status}: {_html(reason)})" if reason else f"({'failed' if status == 'error' else status})"
 
 
 def _arguments(item: dict[str, Any]) -> str:
@@ -195,6 +201,11 @@ def _quote(text: str) -> str:
     return "\n".join("> " + line if line else ">" for line in text.split("\n"))
 
 
+def _told(item: dict[str, Any]) -> str:
+    reason = (item.get("answer") or {}).get("reason")
+    return f"({item['status']}: {reason})" if reason else f"({item['status']})"
+
+
 def to_plain(turn: dict[str, Any]) -> str:
     """Plain text of a saved turn."""
     blocks: list[str] = []
@@ -212,7 +223,7 @@ def to_plain(turn: dict[str, Any]) -> str:
                 head = f"[{item.get('name', '?')}] {_arguments(item)}".rstrip()
                 status = item.get("status", "done")
                 result = _first_lines(item.get("result", ""))
-                told = f"({_status(item)}) {result}".strip() if status != "done" else result
+                told = f"{_told(item)} {result}".strip() if status != "done" else result
                 blocks.append(f"{head}\n{told}".rstrip())
             case "said":
                 blocks.append(f"[{item.get('mode', 'you')}] {item.get('text', '')}")

@@ -147,6 +147,7 @@ class TurnModel:
         self._prompted = False
         self._touched: dict[str, Item] = {}
         self._parts: dict[tuple[str, int], Item] = {}
+        self._text_of: dict[str, Item] = {}  # the last text of each message
         self._calls: dict[str, Item] = {}
         self._listeners: list[Listener] = []
 
@@ -193,7 +194,14 @@ class TurnModel:
     def _part(self, message_id: str, index: int, kind: str, **facts: Any) -> Item:
         found = self._parts.get((message_id, index))
         if found is None:
-            found = self._parts[message_id, index] = self._new(kind, **facts)
+            last = self.items[-1] if self.items else None
+            if kind == "text" and not facts and last is not None and last is self._text_of.get(message_id):
+                found = last  # services split text for citations in mid-sentence; it is read as one
+            else:
+                found = self._new(kind, **facts)
+                if kind == "text" and not facts:
+                    self._text_of[message_id] = found
+            self._parts[message_id, index] = found
         return self._touch(found)
 
     def _call(self, call_id: str, name: str) -> Item:

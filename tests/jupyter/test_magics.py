@@ -96,7 +96,7 @@ def test_a_tool_is_called_and_shown_as_a_card(nb: Kernel) -> None:
     assert items[0]["result"] == "5"
     assert items[0]["status"] == "done"
     assert nb.value("where") == [True]
-    assert "**Tool `add`** (done)" in said.kit()["text/markdown"]
+    assert "<summary><b>add</b>" in said.kit()["text/markdown"]
 
 
 def test_running_a_cell_again_replaces_its_turn(nb: Kernel) -> None:

