@@ -19,8 +19,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from kit_jupyter.errors import WireError
-from kit_jupyter.messages import Finished, ModelDelta
+from kit_jupyter.errors import ProviderError, WireError
+from kit_jupyter.messages import Finished, ModelDelta, TextDelta, ThinkingDelta
 from kit_jupyter.provider import ModelRequest
 from kit_jupyter.providers._errors import cut, describe, not_json
 from kit_jupyter.providers.codec import Decoder, Endpoint, ServerEvent
@@ -33,6 +33,7 @@ MAX_SILENT_BYTES = 16 * 1024 * 1024  # comments and blank lines without one even
 
 _BOM = b"\xef\xbb\xbf"
 _SPACE = b" \t\r\n"
+_event = tuple.__new__  # what ServerEvent(…) does, a call less for every word of an answer
 
 
 class TooLarge(Exception):
@@ -83,33 +84,59 @@ class Frames:
         if self._after_cr and chunk.startswith(b"\n"):
             chunk = chunk[1:]
             self._after_cr = False
-        if not chunk:
-            return []
-        self._after_cr = chunk.endswith(b"\r")
+        if chunk[:6] == b"data: " and chunk[-2:] == b"\n\n" and chunk.count(b"\n") == 2 and self._is_between(chunk):
+            self._silent = 0
+            return [_event(ServerEvent, ("", chunk[6:-2]))]  # one whole event a read: what most services send
+        events: list[ServerEvent] = []
+        size = len(chunk)
         if b"\r" in chunk:
+            self._after_cr = chunk.endswith(b"\r")
             chunk = chunk.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
-        lines = chunk.split(b"\n")
-        if len(lines) == 1:
-            self._hold(chunk)
-            return []
-        if self._line:
-            self._line.append(lines[0])
-            lines[0] = b"".join(self._line)
-            self._line, self._line_size = [], 0
-        rest = lines.pop()
-        events = self._take(lines)
-        if rest:
-            self._hold(rest)
+        elif self._is_between(chunk):
+            # Nearly every read holds whole events of one data line: no need to look at each line.
+            chunk = self._take_blocks(chunk, events)
+        elif chunk:
+            self._after_cr = False
+        if chunk:
+            self._take_lines(chunk, events)
         if events:
             self._silent = 0
-        else:
-            self._silent += len(chunk)
+        elif not self._line:
+            self._silent += size
             if self._silent - self._data_size > self._max_silent:
                 raise TooLarge(f"{self._silent:,} bytes without an event")
         return events
 
-    def _take(self, lines: list[bytes]) -> list[ServerEvent]:
-        events: list[ServerEvent] = []
+    def _is_between(self, chunk: bytes) -> bool:
+        """Nothing of an event or a line is held, and no line end but LF is about."""
+        return not (self._line or self._data or self._name or self._after_cr or b"\r" in chunk)
+
+    def _take_lines(self, chunk: bytes, events: list[ServerEvent]) -> None:
+        """Take a chunk line by line; the last one may go on in the next chunk."""
+        lines = chunk.split(b"\n")
+        if len(lines) > 1:
+            if self._line:
+                self._line.append(lines[0])
+                lines[0] = b"".join(self._line)
+                self._line, self._line_size = [], 0
+            rest = lines.pop()
+            self._take(lines, events)
+            chunk = rest
+        if chunk:
+            self._hold(chunk)
+
+    def _take_blocks(self, chunk: bytes, events: list[ServerEvent]) -> bytes:
+        """Take the events that begin and end in `chunk`; what is left over comes back."""
+        blocks = chunk.split(b"\n\n")
+        rest = blocks.pop()
+        for block in blocks:
+            if block[:6] == b"data: " and b"\n" not in block:
+                events.append(_event(ServerEvent, ("", block[6:])))
+            else:
+                self._take([*block.split(b"\n"), b""], events)
+        return rest
+
+    def _take(self, lines: list[bytes], events: list[ServerEvent]) -> None:
         data = self._data
         for line in lines:
             if line.startswith(b"data:"):
@@ -130,7 +157,6 @@ class Frames:
             elif line == b"data":
                 data.append(b"")
             # comments, id, retry and fields nobody knows: nothing to do
-        return events
 
     def _take_name(self) -> str:
         if not self._name:
@@ -173,7 +199,9 @@ class Frames:
             body, self._body = b"".join(self._body), []
             return [], body.removeprefix(_BOM)
         rest, self._line = b"".join(self._line), []
-        return self._take([rest, b""] if rest else [b""]), None
+        events: list[ServerEvent] = []
+        self._take([rest, b""] if rest else [b""], events)
+        return events, None
 
 
 class Answer:
@@ -196,23 +224,63 @@ class Answer:
         self.is_complete = False
         """The protocol said so, though the body may go on."""
 
-    def feed(self, chunk: bytes) -> Iterator[ModelDelta]:
-        """Deltas of the events that `chunk` completes.
+    def feed(self, chunk: bytes) -> Iterable[ModelDelta]:
+        """Deltas of the events that `chunk` completes; read them all before the next chunk.
 
         Raises
         ------
         ProviderError
-            What the service said inside the stream, or `WireError`.
+            What the service said inside the stream, or `WireError`; perhaps only while the deltas are read.
         """
         try:
             events = self._frames.feed(chunk)
         except TooLarge as exc:
             raise self._too_large(exc) from None
-        self.events += len(events)
-        for event in events:
-            if event.data == b"[DONE]":
-                self.is_complete = True
-            yield from self._open(self._decoder.feed(event))
+        count = len(events)
+        self.events += count
+        if count == 1:
+            deltas = self._decoder.feed(events[0])
+            if type(deltas) is tuple and len(deltas) == 1 and type(deltas[0]) is TextDelta:
+                return deltas  # one read, one word: nothing to join and nothing to look at
+            return self._joined(events, deltas)
+        return self._joined(events, None) if count else ()
+
+    def _joined(self, events: list[ServerEvent], first: Iterable[ModelDelta] | None) -> Iterator[ModelDelta]:
+        """Deltas of these events; words that one read brought are handed on as one delta.
+
+        All that follows (builder, events, views) then costs by the read, not by the word.
+        """
+        feed = self._decoder.feed
+        kind: type[TextDelta] | type[ThinkingDelta] = TextDelta
+        index = -1
+        words: list[str] = []
+        try:
+            for event in events:
+                for delta in feed(event) if first is None else first:
+                    made = type(delta)
+                    if made is TextDelta or made is ThinkingDelta:
+                        if words and (made is not kind or delta.index != index):  # type: ignore[union-attr]
+                            yield kind(index, "".join(words))
+                            words.clear()
+                        kind, index = made, delta.index  # type: ignore[union-attr]
+                        words.append(delta.text)  # type: ignore[union-attr]
+                        continue
+                    if words:
+                        yield kind(index, "".join(words))
+                        words.clear()
+                    if made is Finished:
+                        self._finished = delta  # type: ignore[assignment]
+                        self.is_complete = True
+                    else:
+                        yield delta
+                if event.data == b"[DONE]":
+                    self.is_complete = True
+        except ProviderError:
+            if words:
+                yield kind(index, "".join(words))
+            raise
+        if words:
+            yield kind(index, "".join(words))
 
     def _open(self, deltas: Iterable[ModelDelta]) -> Iterator[ModelDelta]:
         for delta in deltas:

@@ -19,7 +19,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from kit_jupyter.errors import ProviderError
 from kit_jupyter.messages import ModelDelta
@@ -65,8 +65,7 @@ class HttpCall:
     stream: bool = True
 
 
-@dataclass(frozen=True, slots=True)
-class ServerEvent:
+class ServerEvent(NamedTuple):
     """One framed event; `name` is the ``event:`` field or empty, `data` the joined ``data:`` lines."""
 
     name: str

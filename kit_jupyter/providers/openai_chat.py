@@ -470,15 +470,19 @@ class ChatDecoder:
 
     def feed(self, event: ServerEvent) -> Iterable[ModelDelta]:
         """Deltas of one event; see `codec.Decoder.feed`."""
-        data = event.data
-        if data == b"[DONE]" or data == "[DONE]":
-            return self._finish()
+        name, data = event
         try:
             chunk = loads(data)
         except ValueError:
+            if data in (b"[DONE]", "[DONE]"):
+                return self._finish()
             raise not_json(data, self._request, self._endpoint) from None
         if type(chunk) is not dict:
             return ()
+        if self._kind == "text" and not name and self._tags is None:
+            text = _only_text(chunk)
+            if text:
+                return (TextDelta(self._open, text),)  # nearly every event: nothing else to look at
         out: list[ModelDelta] = []
         if not self._named:
             self._name(chunk, out)
@@ -494,7 +498,7 @@ class ChatDecoder:
                 self._is_complete = True  # the chunk that only brings usage is the last one
         if "citations" in chunk:
             self._sources(chunk)
-        if chunk.get("error") or event.name == "error" or chunk.get("object") == "error":
+        if chunk.get("error") or name == "error" or chunk.get("object") == "error":
             # What came with the error is real, and comes first.
             return _then_raise(out, said_in_stream(chunk, self._request, self._endpoint))
         return out
@@ -578,6 +582,8 @@ class ChatDecoder:
                     self._thought(piece, "think_tags", out)
                 else:
                     self._plain(piece, out)
+            if self._tags.is_over:
+                self._tags = None
             return
         self._plain(text, out)
 
@@ -846,6 +852,24 @@ class ChatDecoder:
         return "other"
 
 
+def _only_text(chunk: dict[str, Any]) -> str | None:
+    """The text of a chunk that holds one choice, one piece of text, and nothing else; None or empty for others."""
+    if chunk.get("usage") or not _ODD.isdisjoint(chunk):
+        return None
+    choices = chunk.get("choices")
+    if type(choices) is not list or len(choices) != 1:
+        return None
+    choice = choices[0]
+    delta = choice.get("delta")
+    if type(delta) is not dict or len(delta) != 1 or choice.get("finish_reason") is not None:
+        return None
+    text = delta.get("content")
+    return text if type(text) is str and not choice.get("index") and "usage" not in choice else None
+
+
+_ODD = frozenset(("error", "x_groq", "citations"))
+
+
 def _then_raise(deltas: Sequence[ModelDelta], error: ProviderError) -> Iterator[ModelDelta]:
     yield from deltas
     raise error
@@ -903,6 +927,11 @@ class _ThinkTags:
     def __init__(self) -> None:
         self._state = "before"  # before, inside, after
         self._held = ""
+
+    @property
+    def is_over(self) -> bool:
+        """True once no tag can come any more."""
+        return self._state == "after"
 
     def split(self, text: str) -> list[tuple[bool, str]]:
         """Pieces with whether they are thought; what may be part of a tag is held back."""
