@@ -221,8 +221,11 @@ class ScriptedProvider:
             finished: Finished | None = None
             had_call = False
             yield ResponseFacts(f"resp_{len(self.requests)}", None)
+            growing = ""  # what a delay may interrupt: text after it goes on with the same part
             for piece in reply:
-                index += 1
+                if piece.kind in ("text", "thinking", "call", "part") and piece.kind != growing:
+                    index += 1
+                    growing = piece.kind if piece.kind in ("text", "thinking") and not piece.facts else ""
                 match piece.kind:
                     case "text" | "thinking":
                         make = TextDelta if piece.kind == "text" else ThinkingDelta
