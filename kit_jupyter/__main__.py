@@ -28,6 +28,7 @@ def _parser() -> argparse.ArgumentParser:
     demo.add_argument("notebook", nargs="?", type=Path, help="another notebook (default: the quickstart)")
     demo.add_argument("--model", default="local/smollm2", help="who answers, as provider/model (default: %(default)s)")
     demo.add_argument("--build", type=Path, default=Path("build"), help="where the results go (default: %(default)s)")
+    demo.add_argument("--record", action="store_true", help="keep the answers beside the notebook, for KIT_REPLAY")
     demo.set_defaults(run=_demo)
 
     doctor = commands.add_parser("doctor", help="say what is installed, which model answers and why")
@@ -94,7 +95,7 @@ def _demo(chosen: argparse.Namespace) -> int:
             raise local_models.missing(name)
         if not llama_server.engine_name():
             raise UsageError(llama_server.no_engine())
-    demo.run(chosen.notebook, build=chosen.build, model=chosen.model)
+    demo.run(chosen.notebook, build=chosen.build, model=chosen.model, record=chosen.record)
     return 0
 
 

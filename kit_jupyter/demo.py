@@ -16,8 +16,6 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -131,31 +129,35 @@ class _Printer:
                 self.write(f"  ({words[0]})\n\n" if words[0] else "\n")
 
 
-@contextmanager
-def _following(path: Path, printer: _Printer) -> Iterator[None]:
-    """Print the lines of a growing file until the end of the block."""
-    done = threading.Event()
+class _Follower:
+    """Prints the lines of a growing file, from a thread of its own until it is closed."""
 
-    def follow() -> None:
-        with path.open(encoding="utf-8") as file:
-            held = ""
-            while True:
-                last = done.is_set()
-                held += file.read()
-                *lines, held = held.split("\n")
-                for line in lines:
-                    printer.event(*json.loads(line))
-                if last:
-                    return
-                done.wait(0.03)
+    def __init__(self, path: Path, printer: _Printer) -> None:
+        self._file = path.open(encoding="utf-8")
+        self._printer = printer
+        self._held = ""
+        self._lock = threading.Lock()
+        self._done = threading.Event()
+        self._thread = threading.Thread(target=self._follow, name="kit-demo-follow", daemon=True)
+        self._thread.start()
 
-    thread = threading.Thread(target=follow, name="kit-demo-follow", daemon=True)
-    thread.start()
-    try:
-        yield
-    finally:
-        done.set()
-        thread.join(5)
+    def catch_up(self) -> None:
+        """Print what is there now."""
+        with self._lock:
+            self._held += self._file.read()
+            *lines, self._held = self._held.split("\n")
+            for line in lines:
+                self._printer.event(*json.loads(line))
+
+    def _follow(self) -> None:
+        while not self._done.wait(0.03):
+            self.catch_up()
+
+    def close(self) -> None:
+        self._done.set()
+        self._thread.join(5)
+        self.catch_up()
+        self._file.close()
 
 
 def run(
@@ -164,7 +166,7 @@ def run(
     build: Path = Path("build"),
     model: str = "local/default",
     out: TextIO | None = None,
-    environ: dict[str, str] | None = None,
+    record: bool = False,
 ) -> tuple[Path, Path]:
     """Run the notebook live; paths of the executed notebook and of its HTML.
 
@@ -178,8 +180,9 @@ def run(
         What the notebook talks to, unless it says otherwise itself.
     out : text stream or None
         None is standard output.
-    environ : dict or None
-        More environment for the kernel.
+    record : bool
+        Keep the answers in ``recordings/`` beside the notebook and the outputs in the notebook itself, in the
+        form that a replay gives (``KIT_UI=static``).
 
     Raises
     ------
@@ -203,16 +206,14 @@ def run(
     with tempfile.TemporaryDirectory(prefix="kit-demo-") as folder:
         heard = Path(folder) / "heard.jsonl"
         heard.touch()
+        follower = _Follower(heard, printer)
         log_path = Path(folder) / "kernel.log"
         log = log_path.open("w", encoding="utf-8")
-        client = _client(
-            node, heard, notebook, printer, log, {"KIT_MODEL": model, "KIT_REPLAY": "off", **(environ or {})}
-        )
+        client = _client(node, follower, heard, notebook, printer, log, _environ(notebook, model, record=record))
         begun = time.monotonic()
         printer.say("Starting a kernel")
         try:
-            with _following(heard, printer):
-                client.execute()
+            client.execute()
         except CellExecutionError as exc:
             raise DemoFailed(f"a cell of {notebook} failed: {exc.ename}: {exc.evalue}") from None
         except CellTimeoutError:
@@ -221,9 +222,12 @@ def run(
             words = log_path.read_text(encoding="utf-8", errors="replace")[-2000:]
             raise DemoFailed(f"the kernel died while it ran {notebook}; is there enough memory?\n{words}") from None
         finally:
+            follower.close()
             log.close()
     executed = build / notebook.name
     nbformat.write(node, executed)  # type: ignore[no-untyped-call]
+    if record:
+        nbformat.write(_without_ids(node), notebook)  # type: ignore[no-untyped-call]
     html, _ = HTMLExporter().from_notebook_node(node)  # type: ignore[no-untyped-call]
     page = executed.with_suffix(".html")
     page.write_text(html, encoding="utf-8")
@@ -236,7 +240,30 @@ def run(
     return executed, page
 
 
-def _client(node: Any, heard: Path, notebook: Path, printer: _Printer, log: TextIO, environ: dict[str, str]) -> Any:
+def _environ(notebook: Path, model: str, *, record: bool) -> dict[str, str]:
+    """What the kernel is told besides our own environment."""
+    if not record:
+        return {"KIT_MODEL": model, "KIT_REPLAY": "off"}
+    recording = notebook.parent.resolve() / "recordings" / f"{notebook.stem}.json"
+    recording.parent.mkdir(exist_ok=True)
+    recording.unlink(missing_ok=True)  # answers that are not asked for any more would stay for ever
+    return {"KIT_MODEL": model, "KIT_REPLAY": "record", "KIT_REPLAY_FILE": str(recording), "KIT_UI": "static"}
+
+
+def _without_ids(node: Any) -> Any:
+    """The notebook without what differs from run to run."""
+    for cell in node.cells:
+        cell.metadata.pop("execution", None)
+        for output in cell.get("outputs", ()):
+            facts = output.get("metadata", {}).get("kit", {})
+            for name in ("session", "turn"):
+                facts.pop(name, None)
+    return node
+
+
+def _client(
+    node: Any, follower: _Follower, heard: Path, notebook: Path, printer: _Printer, log: TextIO, environ: dict[str, str]
+) -> Any:
     from nbclient import NotebookClient
 
     class Client(NotebookClient):
@@ -251,6 +278,7 @@ def _client(node: Any, heard: Path, notebook: Path, printer: _Printer, log: Text
     shown: list[int] = []
 
     def begin(cell: Any, cell_index: int) -> None:
+        follower.catch_up()
         if cell.cell_type == "code" and cell.source.strip():
             shown.append(cell_index)
             first = next((line for line in cell.source.splitlines() if line.strip()), "")

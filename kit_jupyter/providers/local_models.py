@@ -103,9 +103,7 @@ class Weights:
         return sum(package.size for package in self.packages)
 
 
-_CONNECT = (
-    "To connect a real one: set OPENAI_API_KEY, ANTHROPIC_API_KEY or GEMINI_API_KEY, or %kit_model provider/model"
-)
+_CONNECT = "For a real one: set OPENAI_API_KEY, ANTHROPIC_API_KEY …, or %kit_model provider/model"
 
 CATALOG: dict[str, Weights] = {
     "smollm2": Weights(
@@ -125,7 +123,7 @@ CATALOG: dict[str, Weights] = {
         ),
         license="Apache-2.0",
         license_note="SmolLM2 by Hugging Face",
-        note=f"A 135M demo model on this machine: fast, often wrong. {_CONNECT}.",
+        note=f"A 135M demo model, often wrong. {_CONNECT}",
     ),
     "gemma": Weights(
         name="gemma",
@@ -150,7 +148,7 @@ CATALOG: dict[str, Weights] = {
         ),
         license="Gemma Terms of Use",
         license_note="use restrictions apply and pass on to whoever you give it to: https://ai.google.dev/gemma/terms",
-        note=f"A 270M base model on this machine: for forms and examples, not for talk; often wrong. {_CONNECT}.",
+        note=f"A 270M base model: fills forms, does not talk, often wrong. {_CONNECT}",
     ),
 }
 
