@@ -275,6 +275,10 @@ def _system_text(system: str, tools: Sequence[ToolSpec]) -> str:
 
 
 _WORDS: Mapping[str, tuple[str, str]] = {
+    "city": ("Lima", "Cairo"),
+    "place": ("Lima", "Cairo"),
+    "location": ("Lima", "Cairo"),
+    "country": ("Peru", "Egypt"),
     "code": ("1 + 1", "len('abc')"),
     "expr": ("1 + 1", "2 * 3"),
     "command": ("ls", "pwd"),
@@ -391,11 +395,14 @@ def _as_text(messages: Sequence[PromptMessage], *, form: bool) -> list[PromptMes
                 parts.extend(media)
             elif isinstance(part, ToolCallPart):
                 said.append(_call_text(part))
+            elif isinstance(part, TextPart) and message.role == "system":
+                parts.append(TextPart(f"Instruction: {part.text}"))
             elif isinstance(part, TextPart) and message.role == "assistant" and form:
                 said.append(_json({"answer": part.text}))
             else:
                 parts.append(part)
-        role = "user" if message.role == "tool" else message.role
+        # An instruction inside the history: few small templates have a place for it.
+        role = message.role if message.role == "assistant" else "user"
         if said:
             parts.append(TextPart("\n".join(said)))
         last = out[-1] if out else None
