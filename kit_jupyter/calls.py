@@ -372,8 +372,9 @@ def _bounded(outcome: ToolOutcome) -> ToolOutcome:
 
 def _bounded_part(part: Part) -> Part:
     if isinstance(part, TextPart) and len(part.text) > RESULT_CHARACTERS:
-        head, tail = part.text[: RESULT_CHARACTERS // 2], part.text[-RESULT_CHARACTERS // 2 :]
-        left = len(part.text) - RESULT_CHARACTERS
+        half = RESULT_CHARACTERS // 2 - 100  # so that with the note it is short enough
+        head, tail = part.text[:half], part.text[-half:]
+        left = len(part.text) - 2 * half
         return TextPart(f"{head}\n… {left:,} characters left out …\n{tail}")
     if isinstance(part, MediaPart) and len(part.data) > RESULT_MEDIA_CHARACTERS:
         return TextPart(f"[{part.media_type} {part.name}: {len(part.data) * 3 // 4:,} bytes, too large to be shown]")
