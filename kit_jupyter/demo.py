@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import sys
 import tempfile
 import threading
@@ -209,7 +210,9 @@ def run(
         follower = _Follower(heard, printer)
         log_path = Path(folder) / "kernel.log"
         log = log_path.open("w", encoding="utf-8")
-        client = _client(node, follower, heard, notebook, printer, log, _environ(notebook, model, record=record))
+        client = _client(
+            node, follower, heard, notebook, printer, log, _environ(build if record else None, notebook, model)
+        )
         begun = time.monotonic()
         printer.say("Starting a kernel")
         try:
@@ -227,6 +230,7 @@ def run(
     executed = build / notebook.name
     nbformat.write(node, executed)  # type: ignore[no-untyped-call]
     if record:
+        shutil.move(_recording(build, notebook), _recording(notebook.parent, notebook))
         nbformat.write(_without_ids(node), notebook)  # type: ignore[no-untyped-call]
     html, _ = HTMLExporter().from_notebook_node(node)  # type: ignore[no-untyped-call]
     page = executed.with_suffix(".html")
@@ -240,14 +244,24 @@ def run(
     return executed, page
 
 
-def _environ(notebook: Path, model: str, *, record: bool) -> dict[str, str]:
-    """What the kernel is told besides our own environment."""
-    if not record:
-        return {"KIT_MODEL": model, "KIT_REPLAY": "off"}
-    recording = notebook.parent.resolve() / "recordings" / f"{notebook.stem}.json"
-    recording.parent.mkdir(exist_ok=True)
-    recording.unlink(missing_ok=True)  # answers that are not asked for any more would stay for ever
-    return {"KIT_MODEL": model, "KIT_REPLAY": "record", "KIT_REPLAY_FILE": str(recording), "KIT_UI": "static"}
+def _recording(folder: Path, notebook: Path) -> Path:
+    path = folder.resolve() / "recordings" / f"{notebook.stem}.json"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    return path
+
+
+def _environ(build: Path | None, notebook: Path, model: str) -> dict[str, str]:
+    """What the kernel is told besides our own environment; with `build`, answers are recorded there."""
+    out = {"KIT_MODEL": model, "KIT_REPLAY": "off"}
+    root = Path(__file__).resolve().parent.parent
+    if (root / "pyproject.toml").is_file():
+        # A source folder, perhaps not installed: the kernel starts in the notebook's folder and must find us.
+        out["PYTHONPATH"] = os.pathsep.join(p for p in (str(root), os.environ.get("PYTHONPATH", "")) if p)
+    if build is not None:
+        recording = _recording(build, notebook)
+        recording.unlink(missing_ok=True)  # answers that are not asked for any more would stay for ever
+        out |= {"KIT_REPLAY": "record", "KIT_REPLAY_FILE": str(recording), "KIT_UI": "static"}
+    return out
 
 
 def _without_ids(node: Any) -> Any:
