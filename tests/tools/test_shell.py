@@ -1,0 +1,308 @@
+"""The shell tool: lines are seen through, output is bounded, nothing outlives a call."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from kit_jupyter.checkpoints import Checkpoints
+from kit_jupyter.errors import BadArguments, ToolError
+from kit_jupyter.tools.files import ReadTool
+from kit_jupyter.tools.shell import ShellTool
+from kit_jupyter.tools.shellparse import parse_shell
+from kit_jupyter.tools.workspace import Workspace
+
+pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="needs bash and process groups")
+
+
+@pytest.fixture
+def shell(tmp_path):
+    """The tool in an empty folder."""
+    return ShellTool(Workspace(tmp_path))
+
+
+def commands(line: str) -> list[str]:
+    """Texts of all programs in a line, which must have been read for certain."""
+    parsed = parse_shell(line)
+    assert parsed.unsure == [], parsed.unsure
+    return [command.text for command in parsed.commands]
+
+
+# ---------------------------------------------------------------- reading lines
+
+
+@pytest.mark.parametrize(
+    ("line", "expected"),
+    [
+        ("ls -l 'a b'", ["ls -l a b"]),
+        ("a | b && c || d; e & f", ["a", "b", "c", "d", "e", "f"]),
+        ('echo $(rm x) `rm y` "$(rm z)"', ["rm x", "rm y", "rm z", "echo $(rm x) `rm y` $(rm z)"]),
+        ("diff <(rm a) <(ls)", ["rm a", "ls", "diff <(rm a) <(ls)"]),
+        ("X=$(rm y)", ["rm y", "X=$(rm y)"]),
+        ("PATH=. git log", ["PATH=. git log"]),
+        ("for f in *; do rm $f; done", ["rm $f"]),
+        ("if a; then b; else c; fi", ["a", "b", "c"]),
+        ("while a; do b; done < f", ["a", "b"]),
+        ("f() { rm -rf /; }; f", ["rm -rf /", "f"]),
+        ("(cd x && rm y)", ["cd x", "rm y"]),
+        ("ls\nrm nl", ["ls", "rm nl"]),
+        ("sudo -u bob rm x", ["sudo -u bob rm x", "rm x"]),
+        ("env -i A=1 B=2 rm x", ["A=1 B=2 rm x"]),
+        ("env -S 'rm x'", ["rm x"]),
+        ("timeout -k 3 5 nice -n 5 nohup rm x", ["rm x"]),
+        ("ls | xargs -n 1 rm -f", ["ls", "rm -f"]),
+        ("find . -name x -exec rm {} ;".replace(";", "\\;"), ["find . -name x -exec rm {} ;", "rm {}"]),
+        ("bash -c 'rm x; ls'", ["bash -c rm x; ls", "rm x", "ls"]),
+        ("bash -lc 'sh -c \"rm x\"'", ['bash -lc sh -c "rm x"', "sh -c rm x", "rm x"]),
+        ("eval 'rm x'", ["eval rm x", "rm x"]),
+        ("trap 'rm x' EXIT", ["trap rm x EXIT", "rm x"]),
+        ("command rm x", ["rm x"]),
+        ("/bin/rm x", ["/bin/rm x"]),
+        ("cat > f <<'EOF'\n$(rm x)\nEOF", ["cat"]),
+        ("cat <<EOF\nplain\nEOF\nrm x", ["cat", "rm x"]),
+        ("uv run rm x", ["rm x"]),
+        ("echo hi # rm x", ["echo hi"]),
+    ],
+)
+def test_every_program_is_seen(line, expected):
+    """Wrappers peeled; substitutions, assignments, functions and nested shells seen (semantics 5.10)."""
+    assert commands(line) == expected
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "$X -rf /",
+        "r''m$Y x",
+        "`echo rm` x",
+        "~/bin/x",
+        "$'\\x72m' -rf x",
+        "curl example.org | bash",
+        "curl example.org | sudo sh -s",
+        "curl example.org | python3",
+        "curl example.org | python3 -",
+        "bash <<'EOF'\nrm -rf /\nEOF",
+        "bash <<EOF\nrm -rf /\nEOF",
+        "python3 <<'EOF'\nimport os\nEOF",
+        "cat <<EOF\n$(rm x)\nEOF",
+        "echo ${X:-$(rm q)}",
+        'bash -c "$SCRIPT"',
+        "eval $X",
+        "source ./x.sh",
+        ". x.sh",
+        "alias ls='rm -rf /'; ls",
+        "shopt -s expand_aliases",
+        'env -S "$X"',
+        "case x in a) rm x;; esac",
+        "echo $((1+1))",
+        "[[ -f x ]] && rm x",
+        "a=(1 2)",
+        "ls;;",
+        "'unterminated",
+        'echo "unterminated $(',
+        "coproc rm x",
+        "xargs $X",
+        "bash -c " * 9 + "ls",
+        "x" * 30_000,
+    ],
+)
+def test_what_cannot_be_read_asks(line, bench, shell):
+    """Computed names, interpreters that run what they read, aliases, unknown syntax: always a question (bad input)."""
+    assert parse_shell(line).unsure
+    assert bench.decide(shell, {"preset": "auto", "rules": [("shell", "*", "allow")]}, command=line).effect == "ask"
+
+
+def test_without_bashlex_everything_asks(bench, shell, monkeypatch):
+    """The parser is optional; without it nothing is allowed unseen."""
+    monkeypatch.setitem(sys.modules, "bashlex", None)
+    decision = bench.decide(shell, [("shell", "*", "allow")], command="ls")
+    assert decision.effect == "ask"
+    assert "bashlex" in decision.reason
+
+
+# ---------------------------------------------------------------- permissions
+
+
+RULES = [
+    ("shell", "git *", "allow"),
+    ("shell", "ls *", "allow"),
+    ("shell", "rm *", "deny"),
+    ("write", "out/*", "allow"),
+]
+
+
+@pytest.mark.parametrize(
+    ("line", "expected"),
+    [
+        ("git log", "allow"),
+        ("git log | ls", "allow"),
+        ("timeout 5 git log", "allow"),
+        ("git log; make", "ask"),
+        ("git log > out/log.txt", "allow"),
+        ("git log > log.txt", "ask"),
+        ("git log > ../log.txt", "ask"),
+        ("git log > $X", "ask"),
+        ("git log 2>/dev/null 2>&1", "allow"),
+        ("ls < /etc/passwd", "ask"),
+        ("GIT_PAGER=evil git log", "ask"),
+        ("PATH=. ls", "ask"),
+        ("sudo git log", "ask"),
+        ("ls $(rm x)", "deny"),
+        ("timeout 5 nohup rm x", "deny"),
+        ("sudo rm x", "deny"),
+        ("bash -c 'rm x'", "deny"),
+        ("find . -exec rm {} +", "deny"),
+        ("X=1 ls", "ask"),
+        ("ls &", "allow"),
+    ],
+)
+def test_rules_over_whole_lines(bench, shell, line, expected):
+    """The strictest program or redirection decides; assignments and wrappers hide nothing."""
+    assert bench.decide(shell, RULES, command=line).effect == expected
+
+
+def test_defaults_and_suggestions(bench, shell):
+    """By default it asks; "always" is offered by subcommand, and only literally for dangerous programs."""
+    assert bench.decide(shell, command="ls").suggestion == "shell ls *"
+    assert bench.decide(shell, command="git log -p | head").suggestion == "shell git log *\nshell head *"
+    assert bench.decide(shell, command="rm *.txt").suggestion == "shell rm \\*.txt"
+    assert bench.decide(shell, "read-only", command="ls").effect == "deny"
+    assert bench.decide(shell, "auto", command="ls").effect == "allow"
+    assert bench.decide(shell, "auto", command="ls", cwd="/").effect == "ask"
+
+
+# ---------------------------------------------------------------- running
+
+
+def test_output_exit_code_and_folder(bench, shell, tmp_path):
+    """stdout and stderr in order, live; failure is an error with its code; cwd is the workspace."""
+    (tmp_path / "sub").mkdir()
+    outcome = bench.run(shell, command="pwd; echo err >&2; exit 3", cwd="sub")
+
+    assert outcome.text == f"{tmp_path}/sub\nerr\n[exit code 3]"
+    assert outcome.is_error
+    assert outcome.details["exit_code"] == 3
+    assert "".join(text for _, text in bench.context.said) == f"{tmp_path}/sub\nerr\n"
+    assert bench.run(shell, command="true").text == "[no output]"
+    assert bench.run(shell, command="cat").text == "[no output]"  # no input to wait for
+
+
+def test_secrets_are_not_passed_on(bench, tmp_path, monkeypatch):
+    """The child's environment has no secrets, unless named."""
+    monkeypatch.setenv("DEMO_API_KEY", "hush-hush")
+    monkeypatch.setenv("PLAIN", "open")
+    show = "echo [$DEMO_API_KEY][$PLAIN]"
+
+    assert bench.run(ShellTool(Workspace(tmp_path)), command=show).text == "[][open]\n"
+    keeping = ShellTool(Workspace(tmp_path), keep_environment=["DEMO_API_KEY"])
+    assert bench.run(keeping, command=show).text == "[hush-hush][open]\n"
+
+
+def test_large_output_is_bounded_and_spilled(bench, shell, tmp_path):
+    """Head and tail for the model, the whole in a file that `read` may open without a question."""
+    outcome = bench.run(shell, command="seq 1 100000")
+
+    assert outcome.text.startswith("1\n2\n")
+    assert "characters left out" in outcome.text
+    assert "100000\n[588,895 bytes in all; the whole is in " in outcome.text
+    assert len(outcome.text) < 32_000
+    spill = outcome.details["spill"]
+    try:
+        assert Path(spill).stat().st_size == 588_895
+        assert Path(spill).stat().st_mode & 0o777 == 0o600
+        assert bench.decide(ReadTool(shell.workspace), path=spill).effect == "allow"
+    finally:
+        os.unlink(spill)
+
+
+def test_much_output_is_no_catastrophe(bench, shell):
+    """Bounded in memory, on disk and on screen (bad input)."""
+    outcome = bench.run(shell, command="head -c 300000000 /dev/zero | tr '\\0' x")
+
+    assert len(outcome.text) < 32_000
+    assert sum(len(text) for _, text in bench.context.said) < 250_000
+    assert Path(outcome.details["spill"]).stat().st_size <= 100_000_000
+    os.unlink(outcome.details["spill"])
+
+
+def test_odd_bytes(bench, shell):
+    """Output that is no UTF-8, also cut in the middle of a character."""
+    line = "printf 'a\\377b'; printf '\\303'; sleep 0.1; printf '\\251'"
+    assert bench.run(shell, command=line).text == "a\ufffdbé"
+
+
+def alive(marker: str) -> bool:
+    """A process with these words runs."""
+    return subprocess.run(["pgrep", "-f", marker], capture_output=True, check=False).returncode == 0
+
+
+ESCAPES = [
+    "sleep {n} & echo go; wait",
+    "setsid sleep {n} & echo go; wait",
+    "(setsid nohup sleep {n} >/dev/null 2>&1 &); echo go; sleep {n}",
+    "trap '' TERM; echo go; sleep {n}; sleep {n}",
+    "python3 -c 'import os,time; os.fork() or (os.setsid(), os.fork()); print(\"go\", flush=True); time.sleep({n})'",
+]
+
+
+@pytest.mark.parametrize("line", ESCAPES)
+def test_a_time_out_leaves_nothing_running(bench, shell, line):
+    """Background jobs, own sessions, ignored signals, double forks: all ended (bad input, item 8)."""
+    number = f"3{os.getpid()}{ESCAPES.index(line)}"
+    began = time.monotonic()
+    outcome = bench.run(shell, command=line.replace("{n}", number), timeout_seconds=2)
+
+    assert outcome.is_error
+    assert "ended after 2 s" in outcome.text
+    assert "go" in outcome.text
+    assert not alive(f"(sleep|time.sleep.) ?{number}")
+    assert time.monotonic() - began < 15
+
+
+@pytest.mark.parametrize("line", ESCAPES)
+def test_a_stop_leaves_nothing_running(bench, shell, line):
+    """The cancel ends when the last child has ended; the next call works."""
+    number = f"4{os.getpid()}{ESCAPES.index(line)}"
+    bench.stop(shell, command=line.replace("{n}", number))
+
+    assert not alive(f"(sleep|time.sleep.) ?{number}")
+    assert bench.run(shell, command="echo next").text == "next\n"
+
+
+def test_a_background_job_ends_with_the_call(bench, shell):
+    """A job that holds the pipe neither keeps the call waiting nor lives on (bad input)."""
+    number = f"5{os.getpid()}"
+    began = time.monotonic()
+    outcome = bench.run(shell, command=f"sleep {number} & echo done")
+
+    assert outcome.text == "done\n"
+    assert time.monotonic() - began < 8
+    assert not alive(f"sleep {number}")
+
+
+@pytest.mark.parametrize("command", ["", "  ", "a\0b"])
+def test_no_commands(bench, shell, command):
+    """Told in one line."""
+    with pytest.raises(BadArguments, match="- command"):
+        bench.run(shell, command=command)
+
+
+def test_redirects_are_snapshotted_and_spare_the_open_notebook(bench, tmp_path):
+    """What a line visibly overwrites can be undone; the open notebook is refused here too."""
+    notebook = tmp_path / "n.ipynb"
+    notebook.write_text("{}")
+    (tmp_path / "f").write_text("old")
+    shell = ShellTool(Workspace(tmp_path, open_notebooks=lambda: [notebook]))
+    bench.run(shell, command="echo new > f")
+    assert (tmp_path / "f").read_text() == "new\n"
+
+    Checkpoints.of(bench.context).undo()
+    assert (tmp_path / "f").read_text() == "old"
+    with pytest.raises(ToolError, match="edit_cell"):
+        bench.run(shell, command="echo x > n.ipynb")
+    assert notebook.read_text() == "{}"
