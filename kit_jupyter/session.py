@@ -28,7 +28,7 @@ from typing import Any, Self
 
 from kit_jupyter.entry import MESSAGE_TYPES, Entry, decode_message, encode_message, message_schema, parse_line
 from kit_jupyter.errors import SessionError
-from kit_jupyter.messages import CellRef, Message, User, new_id, now, text_of
+from kit_jupyter.messages import CellRef, Message, ToolResult, User, new_id, now, text_of
 from kit_jupyter.places import data_dir, project_root, sessions_dir, working_dir
 from kit_jupyter.prompt import PromptMessage
 from kit_jupyter.session_file import VERSION, SessionFile
@@ -562,6 +562,8 @@ class Session:
             mark = "*" if entry.id == self._leaf else ("|" if entry.id in on_branch else " ")
             label = f" [{labels[entry.id]}]" if entry.id in labels else ""
             lines.append(f"{mark} {'  ' * depth}{role}: {words}{label}  ({entry.id})")
+            if handed := _sub_agent_of(message):
+                lines.append(f"  {'  ' * (depth + 1)}sub-agent {handed}")
             deeper = depth + (1 if len(below) > 1 else 0)
             stack.extend((child, deeper) for child in reversed(below))
         return "\n".join(lines) or "(empty)"
@@ -569,6 +571,13 @@ class Session:
     def __repr__(self) -> str:
         where = str(self.path.name) if self.path else "in memory"
         return f"<Session {self.id} {where}>"
+
+
+def _sub_agent_of(message: Message | None) -> str:
+    """Persona and session of the sub-agent that answered a call; empty for other messages."""
+    details = message.details if isinstance(message, ToolResult) else None
+    child = (details or {}).get("sub_agent")
+    return f"{child.get('persona', '')}: {child.get('session_id', '')}" if isinstance(child, dict) else ""
 
 
 def _entries_in_notebook(path: Path) -> tuple[Sequence[Entry], str, str | None]:

@@ -185,6 +185,7 @@ async def test_parent_and_child_name_each_other_and_a_child_outlives_the_kit(tmp
     assert child.header["task"] == "one"
     linked = [m.details["sub_agent"]["session_id"] for m in parent.messages() if m.role == "tool"]
     assert linked == [session_id]
+    assert f"sub-agent thinker: {session_id}" in parent.tree()
     child.close()
 
     monkeypatch.setattr(Session, "listing", classmethod(lambda cls, f=None, _real=Session.listing: _real(folder)))
