@@ -151,6 +151,7 @@ def _doctor(_: argparse.Namespace) -> int:
         ("Packages", _about_packages),
         ("Kernel", _about_kernel),
         ("Lab extension", _about_extension),
+        ("Extensions of other packages", _about_guests),
         ("Local model", _about_local),
         ("Keys", _about_keys),
         ("Model", _about_model),
@@ -224,6 +225,16 @@ def _about_extension() -> Lines:
         if (Path(folder) / "kit-jupyter" / "package.json").is_file():
             return [("ok", str(Path(folder) / "kit-jupyter"))]
     return [("--", "not found: the side panel, keys and cell editing need it; it comes with the wheel")]
+
+
+def _about_guests() -> Lines:
+    from kit_jupyter.installed import list_installed
+
+    found = [
+        ("ok", f"{one.name} ({one.target}), of {one.package} {one.version}; used only where extensions=[…] names it")
+        for one in list_installed()
+    ]
+    return found or [("--", "none; they are found under the entry point group kit_jupyter.extensions")]
 
 
 def _about_local() -> Lines:

@@ -928,7 +928,7 @@ def test_the_hook_gets_the_agents_and_the_sub_agents_tools():
 
 
 def test_installed_extensions_are_listed_and_not_imported(monkeypatch, tmp_path):
-    """Entry points: listed with their package, loaded only on request, never enabled by themselves."""
+    """Entry points: listed with their package, by the doctor too; loaded on request, never enabled by themselves."""
     import sys
 
     info = tmp_path / "weather_kit-1.2.dist-info"
@@ -948,6 +948,10 @@ def test_installed_extensions_are_listed_and_not_imported(monkeypatch, tmp_path)
     assert found["weather"].target == "weather_kit:Weather"
     assert "weather_kit" not in sys.modules
     assert ExtensionHost.build().extensions == []
+    from kit_jupyter.__main__ import _about_guests
+
+    assert any("weather (weather_kit:Weather), of weather-kit 1.2" in text for _, text in _about_guests())
+    assert "weather_kit" not in sys.modules
     assert issubclass(found["weather"].load(), Extension)
     with pytest.raises(ExtensionError, match="broken"):
         found["broken"].load()
