@@ -82,12 +82,19 @@ def steps(messages: Sequence[PromptMessage]) -> Iterator[Step]:
 
 def _ordered(step: Step) -> Step:
     if len(step.results) > 1:
-        order: dict[str, int] = {}
+        places: dict[str, list[int]] = {}
+        calls = 0
         for answer in step.answers:
             for part in answer.parts:
                 if type(part) is ToolCallPart:
-                    order.setdefault(part.call_id, len(order))
-        step.results.sort(key=lambda message: order.get(_call_id(message), len(order)))
+                    places.setdefault(part.call_id, []).append(calls)
+                    calls += 1
+        ranked: list[tuple[int, int, PromptMessage]] = []
+        for number, message in enumerate(step.results):
+            # Of calls with one id, the first result answers the first.
+            waiting = places.get(_call_id(message)) or [calls]
+            ranked.append((waiting.pop(0) if len(waiting) > 1 else waiting[0], number, message))
+        step.results = [message for _, _, message in sorted(ranked, key=lambda entry: entry[:2])]
     return step
 
 

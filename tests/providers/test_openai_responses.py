@@ -372,7 +372,7 @@ def test_the_bytes_of_a_history_are_a_prefix_of_the_next(talk: list[tuple[Prompt
         before = now
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(talks(own))
 def test_every_history_fits_the_sdk(talk: list[tuple[PromptMessage, ...]]) -> None:
     """Whatever a talk holds, the official SDK's types take it, and each call has its output (U36, U41)."""
