@@ -549,7 +549,7 @@ class _ThinkTags:
     __slots__ = ("_held", "_state")
 
     def __init__(self) -> None:
-        self._state = "before"  # before, inside, after
+        self._state = "before"  # before, inside, between (the line ends after the tag), after
         self._held = ""
 
     @property
@@ -563,6 +563,8 @@ class _ThinkTags:
             return [(False, text)]
         text = self._held + text
         self._held = ""
+        if self._state == "between":
+            return self._after(text)
         if self._state == "before":
             bare = text.lstrip()
             if "<think>".startswith(bare[:7]) and len(bare) < 7:
@@ -578,13 +580,17 @@ class _ThinkTags:
     def _inside(self, text: str) -> list[tuple[bool, str]]:
         thought, tag, answer = text.partition("</think>")
         if tag:
-            self._state = "after"
-            return [pair for pair in ((True, thought), (False, answer.lstrip("\n"))) if pair[1]]
+            return ([(True, thought)] if thought else []) + self._after(answer)
         for size in range(min(7, len(text)), 0, -1):
             if "</think>".startswith(text[-size:]):
                 self._held, text = text[-size:], text[:-size]
                 break
         return [(True, text)] if text else []
+
+    def _after(self, text: str) -> list[tuple[bool, str]]:
+        text = text.lstrip("\n")
+        self._state = "after" if text else "between"
+        return [(False, text)] if text else []
 
     def rest(self) -> list[tuple[bool, str]]:
         """What was held back when the answer ended."""

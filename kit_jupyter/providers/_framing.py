@@ -11,8 +11,10 @@ Work is linear in the bytes, also for one endless line, and what is held is boun
 
 `Answer` adds the decoder: bytes in, deltas out. `_wire` feeds it from a socket, tests from recordings.
 
-Why not httpx-sse: it costs 13 µs a chunk on top of httpx's own reading, this 1.3 (20,000 chunks of a
-chat stream in one run), and the budget for all of it is 14.5.
+Why not httpx-sse: with it, framing and ``json.loads`` alone cost 1.12 of the bare client reading lines
+(20.1 against 18.0 µs a chunk, httpx 0.28 and httpx-sse 0.4.3 in one run of ``tests/benchmarks``). The budget
+of the whole provider, decoder and builder included, is 1.0; with this it is 0.99. It also splits decoded
+text, holds an event of any size, and takes its answer's content type at its word.
 """
 
 from __future__ import annotations
