@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import sys
 import tempfile
@@ -234,7 +235,8 @@ def run(
         nbformat.write(_without_ids(node), notebook)  # type: ignore[no-untyped-call]
     html, _ = HTMLExporter().from_notebook_node(node)  # type: ignore[no-untyped-call]
     page = executed.with_suffix(".html")
-    page.write_text(html, encoding="utf-8")
+    # nbconvert's page asks two script servers for things that these notebooks do not use.
+    page.write_text(re.sub(r'<script src="https?://[^>]*>\s*</script>\n?', "", html), encoding="utf-8")
     printer.say(f"Done in {time.monotonic() - begun:.0f} s")
     printer.write(
         f"The executed notebook:  {executed}\n"
