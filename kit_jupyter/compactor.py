@@ -96,7 +96,7 @@ class Compactor:
         KitError
             What failed.
         """
-        keep = min(options.keep_recent_tokens, context_tokens(session.messages()) // 4)
+        keep = min(options.keep_recent_tokens, max(50, context_tokens(session.messages()) // 4))
         summary = await self._run("manual", instructions, session, provider, ref, options, keep, say)
         if summary is None:
             raise UsageError("nothing to compact: the conversation is short, or was just compacted")
