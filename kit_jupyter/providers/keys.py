@@ -192,7 +192,7 @@ def _read() -> dict[str, Any]:
     path = config_file()
     try:
         text = path.read_text("utf-8")
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         return {}
     except OSError as exc:
         raise UsageError(f"cannot read {path}: {exc.strerror or exc}") from None

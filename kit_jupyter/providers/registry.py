@@ -18,7 +18,6 @@ from __future__ import annotations
 
 import concurrent.futures
 import difflib
-import http.client
 import importlib
 import json
 import os
@@ -722,6 +721,8 @@ def _probe_servers(environ: Mapping[str, str]) -> Choice | None:
 
 def _first_model(address: str) -> str | None:
     """Id of the first chat model that a server on this machine lists; None for any other thing there."""
+    import http.client
+
     from kit_jupyter.providers._wire import is_loopback
 
     parts = urlsplit(address)
