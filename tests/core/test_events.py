@@ -1,0 +1,282 @@
+"""Events and the bus: a fixed vocabulary, JSON both ways, and observers that cannot do harm."""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import dataclasses
+import json
+import threading
+import time
+from typing import Any
+
+import pytest
+
+from kit_jupyter import events as ev
+from kit_jupyter.events import EVENT_TYPES, EventBus, event_from_json
+from kit_jupyter.messages import (
+    Assistant,
+    Native,
+    ServerPart,
+    TextDelta,
+    TextPart,
+    Tokens,
+    ToolCallPart,
+    Usage,
+    User,
+    new_id,
+    now,
+)
+from kit_jupyter.testing import delay, record_events, text, thinking, tool_call
+
+from .helpers import area, until
+
+VOCABULARY = """
+TurnStart TurnEnd StepStart StepEnd UserMessage ReferenceAdded MessageStart MessageUpdate MessageEnd
+TextStart TextEnd ThinkingStart ThinkingEnd ToolCallStarted ToolCallGrew ToolCallWritten ToolCallContent ToolCall
+ApprovalAsked ApprovalGiven ToolExecutionStart ToolOutput ToolExecutionEnd ToolResultEvent Response UsageReport
+Retry QueueUpdate SteerCommitted CompactionStart CompactionEnd BranchChanged Reset ModelChanged Source Domain
+Warned ErrorEvent
+"""
+
+
+def test_the_vocabulary_is_complete_and_described() -> None:
+    """S71: the union of what comparable systems tell, each with a docstring; a change of it is a change of the API."""
+    assert {name for name in EVENT_TYPES if name != "Event"} == set(VOCABULARY.split())
+    for cls in EVENT_TYPES.values():
+        assert cls.__doc__
+        assert dataclasses.is_dataclass(cls)
+        assert isinstance(cls.transient, bool)
+
+
+def _sample(field: dataclasses.Field[Any]) -> Any:
+    message = Assistant(id="m", time=now(), parts=(TextPart("x"), ToolCallPart("c", "t", "{}")))
+    known: dict[str, Any] = {
+        "message": message,
+        "delta": TextDelta(0, "x"),
+        "usage": Usage(tokens=Tokens(input=1), cost=0.5),
+        "tokens": Tokens(output=2),
+        "part": ServerPart("block", "n", Native("w", {"a": 1})),
+        "parts": (TextPart("x"),),
+        "parsed": {"a": [1, None]},
+        "details": {"b": 2},
+        "steering": ("a",),
+        "follow_up": (),
+        "returned": ("c", "d"),
+        "content": {"z": 1},
+        "cost": None,
+    }
+    if field.name in known and field.type != "str":
+        return known[field.name]
+    kinds = {"str": "text", "int": 3, "float": 1.5, "bool": True}
+    return kinds[str(field.type)]
+
+
+@pytest.mark.parametrize("name", sorted(set(VOCABULARY.split())))
+def test_each_event_survives_json(name: str) -> None:
+    """Frozen, hashable where its values are, and the same after JSON."""
+    cls = EVENT_TYPES[name]
+    event = cls(**{f.name: _sample(f) for f in dataclasses.fields(cls)})
+
+    said = json.loads(json.dumps(event.to_json()))
+
+    assert (said["type"], said["transient"]) == (name, cls.transient)
+    assert event_from_json(said) == event
+    with pytest.raises((dataclasses.FrozenInstanceError, AttributeError)):
+        event.seq = 3  # type: ignore[misc]
+
+
+def test_an_unknown_event_in_json_is_a_key_error() -> None:
+    """Bad input: a record of tomorrow."""
+    with pytest.raises(KeyError):
+        event_from_json({"type": "Hologram"})
+
+
+def test_live_objects_in_details_do_not_break_json() -> None:
+    """What cannot be JSON stands as its repr."""
+    event = ev.ToolResultEvent("c", "t", "{}", "x", False, details={"frame": object()})
+    assert "object" in json.dumps(event.to_json())
+
+
+async def test_every_event_of_a_turn_bears_its_stamp(make: Any) -> None:
+    """Ids, step, sequence without a gap, time that does not go back."""
+    kit, _ = make([thinking("hm"), text("a"), tool_call("area", width=1, height=1)], "b", tools=[area])
+    with record_events(kit) as log:
+        await kit.prompt("go")
+
+    assert {e.session_id for e in log} == {kit.session_id}
+    assert len({e.turn_id for e in log}) == 1
+    assert [e.seq for e in log] == list(range(log[0].seq, log[0].seq + len(log)))
+    assert [e.time for e in log] == sorted(e.time for e in log)
+    assert [e.step for e in log] == sorted(e.step for e in log)
+    kinds = [type(e).__name__ for e in log if e.transient]
+    for start, end in (
+        ("TextStart", "TextEnd"),
+        ("ThinkingStart", "ThinkingEnd"),
+        ("ToolCallStarted", "ToolCallWritten"),
+    ):
+        assert kinds.count(start) == kinds.count(end) > 0
+
+
+# ---------------------------------------------------------------- the bus
+
+
+def stamp(n: int) -> ev.Event:
+    return ev.Domain("n", n, seq=n)
+
+
+def test_observers_are_called_in_order_and_can_leave() -> None:
+    """S48: many subscribers, by registration; a disposer, and a context manager; filters by type."""
+    bus = EventBus()
+    seen: list[tuple[str, Any]] = []
+    first = bus.subscribe(lambda e: seen.append(("a", e.content)), ev.Domain, inline=True)
+    bus.subscribe(lambda e: seen.append(("b", getattr(e, "content", None))), inline=True)
+    bus.emit(stamp(1))
+    bus.emit(ev.Reset())
+    first()
+    first()
+    bus.emit(stamp(2))
+
+    assert seen == [("a", 1), ("b", 1), ("b", None), ("b", 2)]
+    with bus.subscribe(lambda e: seen.append(("c", e.content)), ev.Domain):
+        bus.emit(stamp(3))
+    bus.emit(stamp(4))
+    assert [x for x in seen if x[0] == "c"] == [("c", 3)]
+    assert bus.is_heard
+
+
+def test_a_failing_observer_is_reported_and_stops_nobody() -> None:
+    """S48, law 7: the others get every event; the failure is an event; a failure on the report ends there."""
+    bus = EventBus()
+    seen: list[Any] = []
+
+    def broken(event: ev.Event) -> None:
+        raise ValueError("oops")
+
+    async def broken_async(event: ev.Event) -> None:
+        raise ValueError("oops too")
+
+    bus.subscribe(broken, inline=True)
+    bus.subscribe(broken)
+    bus.subscribe(broken_async)
+    bus.subscribe(seen.append, inline=True)
+    bus.emit(stamp(1))
+    bus.settle(5)
+    end = time.monotonic() + 5
+    while len([e for e in seen if isinstance(e, ev.ErrorEvent)]) < 3 and time.monotonic() < end:
+        time.sleep(0.001)
+
+    errors = [e.message for e in seen if isinstance(e, ev.ErrorEvent)]
+    assert len(errors) == 3
+    assert all("failed on Domain: ValueError: oops" in message for message in errors)
+
+
+def test_no_event_is_lost_or_out_of_order_under_a_slow_observer() -> None:
+    """S38: a thousand events, a slow sync observer and a slow async one: all there, in order."""
+    bus = EventBus()
+    slow: list[int] = []
+    slow_async: list[int] = []
+
+    def observe(event: Any) -> None:
+        if event.content % 100 == 0:
+            time.sleep(0.001)
+        slow.append(event.content)
+
+    async def observe_async(event: Any) -> None:
+        if event.content % 100 == 0:
+            await asyncio.sleep(0.001)
+        slow_async.append(event.content)
+
+    bus.subscribe(observe)
+    bus.subscribe(observe_async)
+    for n in range(1_000):
+        bus.emit(stamp(n))
+    end = time.monotonic() + 10
+    while (len(slow) < 1_000 or len(slow_async) < 1_000) and time.monotonic() < end:
+        time.sleep(0.001)
+
+    assert slow == slow_async == list(range(1_000))
+
+
+async def test_blocked_observers_delay_neither_the_turn_nor_each_other(make: Any) -> None:
+    """Law 7: twenty observers that block for ever: the turn ends, and another observer has seen it all."""
+    kit, _ = make([text("a b c"), delay(0.01)])
+    never = threading.Event()
+    seen: list[str] = []
+    for _ in range(20):
+        kit.subscribe(lambda e: never.wait(60))
+    kit.subscribe(lambda e: seen.append(type(e).__name__))
+
+    result = await asyncio.wait_for(kit.prompt("go"), 5)
+
+    assert str(result) == "a b c"
+    await until(lambda: "TurnEnd" in seen)
+    assert seen[-1] == "TurnEnd"
+    never.set()
+
+
+async def test_a_blocked_observer_does_not_keep_the_process_alive() -> None:
+    """An observer that never returns must not hold up the interpreter's exit."""
+    import os
+    import subprocess
+    import sys
+
+    code = (
+        "import threading\nfrom kit_jupyter import Kit\nfrom kit_jupyter.testing import ScriptedProvider\n"
+        "kit = Kit(provider=ScriptedProvider('x'), session='memory')\n"
+        "kit.subscribe(lambda e: threading.Event().wait())\nprint(kit.prompt_sync('hi'))\n"
+    )
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    done = await asyncio.to_thread(
+        subprocess.run, [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, env=env
+    )
+    assert done.stdout == "x\n"
+    assert done.returncode == 0
+
+
+def test_an_observer_runs_in_the_context_that_emitted() -> None:
+    """So that a print of an observer lands in the cell that runs the turn."""
+    place: contextvars.ContextVar[str] = contextvars.ContextVar("place", default="nowhere")
+    bus = EventBus()
+    seen: list[str] = []
+    bus.subscribe(lambda e: seen.append(place.get()))
+    for name in ("cell one", "cell two"):
+        place.set(name)
+        bus.emit(stamp(1))
+    bus.settle(5)
+
+    assert seen == ["cell one", "cell two"]
+
+
+def test_an_observer_thread_ends_when_nothing_comes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Threads are not kept for ever, and a new one is there for the next event."""
+    monkeypatch.setattr(ev, "_LINGER_SECONDS", 0.01)
+    bus = EventBus()
+    seen: list[Any] = []
+    subscription = bus.subscribe(lambda e: seen.append(e.content))
+    for n in range(3):
+        bus.emit(stamp(n))
+        end = time.monotonic() + 5
+        while subscription._has_worker and time.monotonic() < end:
+            time.sleep(0.001)
+        assert not subscription._has_worker
+    assert seen == [0, 1, 2]
+    assert bus.has_threaded
+
+
+async def test_a_widget_attached_late_is_rebuilt_from_what_lasts(make: Any) -> None:
+    """S63: lasting events, replayed from JSON, hold every message of the turn."""
+    kit, _ = make([text("a b c"), tool_call("area", width=2, height=2)], "done", tools=[area])
+    with record_events(kit) as log:
+        await kit.prompt("go")
+
+    replayed = [event_from_json(json.loads(json.dumps(e.to_json()))) for e in log if not e.transient]
+    messages = [e.message for e in replayed if isinstance(e, ev.UserMessage | ev.MessageEnd)]
+    assert [m.id for m in messages] == [m.id for m in kit.messages if m.role != "tool"]
+    assert [e.result for e in replayed if isinstance(e, ev.ToolResultEvent)] == ["4"]
+
+
+def test_users_and_messages_are_shared_not_copied() -> None:
+    """Events carry the stored value itself: work per event does not grow with the history."""
+    message = User(id=new_id("m"), time=now(), parts=(TextPart("x"),))
+    assert ev.UserMessage(message).message is message
