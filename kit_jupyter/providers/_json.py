@@ -39,9 +39,21 @@ def loads(data: str | bytes) -> Any:
     try:
         # The parser in pydantic_core takes 1 µs for a chunk of a stream, json 2.6 (counted with both in one run).
         return from_json(data, cache_strings="keys")
-    except ValueError:
+    except (ValueError, TypeError):
         # It is stricter than services are: raw bytes outside UTF-8, half surrogate pairs.
-        return json.loads(data.decode("utf-8", "replace") if isinstance(data, bytes) else data)
+        return _mended(json.loads(data.decode("utf-8", "replace") if isinstance(data, bytes) else data))
+
+
+def _mended(value: Any) -> Any:
+    """The value with half surrogate pairs replaced: no file and no wire could hold them."""
+    match value:
+        case str():
+            return value.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+        case dict():
+            return {_mended(key): _mended(item) for key, item in value.items()}
+        case list():
+            return [_mended(item) for item in value]
+    return value
 
 
 class Pieces:
