@@ -14,25 +14,26 @@ Theory of operation
 building fail, and what was opened is closed again; later a hook that raises, hangs or answers with
 something else is reported and passed over, except a gate (`before_tool`), which then blocks.
 
+What a guest is stands in `guest`, what hooks get and the table in `hooks`, how the chained ones run in
+`chain`; all of it can be imported from here.
+
 The protocol follows the extension protocol of Pikuri (the seed document); chained hooks with
 priorities follow Kit's SDK.
 """
 
 from __future__ import annotations
 
-import contextvars
 import inspect
-import re
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar, cast, runtime_checkable
+from typing import TYPE_CHECKING, Any, Final, cast
 
+from kit_jupyter.chain import Chains, Handler, as_guest, current_guest, name_of, type_of
 from kit_jupyter.errors import ExtensionError, KitError, UsageError
-from kit_jupyter.guestcall import GuestTimeout, call, call_blocking, is_async
+from kit_jupyter.guest import Extension, ExtensionContext, ExtensionProtocol, KitView, once, reference_block
+from kit_jupyter.guestcall import GuestTimeout, call, call_blocking
 from kit_jupyter.hooks import (
     CHAINED,
     HANDLED,
@@ -46,9 +47,7 @@ from kit_jupyter.hooks import (
 )
 from kit_jupyter.installed import ENTRY_POINT_GROUP, Installed, list_installed
 from kit_jupyter.loop import engine
-from kit_jupyter.messages import ToolCallPart
-from kit_jupyter.prompt import PromptEditor, PromptMessage
-from kit_jupyter.tool import Tool, ToolOutcome, as_tool
+from kit_jupyter.tool import Tool, as_tool
 from kit_jupyter.trifecta import UNNAMED, Contribution, Report, tree, walk
 
 if TYPE_CHECKING:
@@ -76,177 +75,9 @@ __all__ = [
     "reference_block",
 ]
 
-T = TypeVar("T")
 HOOK_TIMEOUT_SECONDS: Final = 10.0
+CLOSE_TIMEOUT_SECONDS: Final = 20.0
 SLOW_SNIPPET_SECONDS: Final = 0.25
-
-# ---------------------------------------------------------------- the protocol
-
-
-class ExtensionContext(Protocol):
-    """Runtime handle of one Kit, the same object in every hook of every extension.
-
-    The Kit itself has no way to emit an event or to add a tool at run time; this has.
-    """
-
-    @property
-    def kit(self) -> KitView:
-        """Read-only view: id, model, tools, history."""
-        ...
-
-    @property
-    def agent(self) -> KitView:
-        """The same as `kit`."""
-        ...
-
-    def emit(self, name: str, content: Any = None) -> None:
-        """Emit a `Domain` event, at once. Any thread."""
-        ...
-
-    def append_reference_block(self, text: str) -> None:
-        """Add `text` to this extension's reference block after the next user message. Any thread."""
-        ...
-
-    def add_tool(self, tool: Tool | Callable[..., Any]) -> Tool:
-        """Add a tool at run time; the next turn has it. Any thread."""
-        ...
-
-    def remove_tool(self, name: str) -> None:
-        """Take away a tool that an extension added; the next turn lacks it. Any thread."""
-        ...
-
-    @property
-    def delegable_tools(self) -> tuple[Tool, ...]:
-        """Tools that a persona may have: the agent's own and the sub-agent tools."""
-        ...
-
-    def child(self, persona: Any, **options: Any) -> Any:
-        """A new agent for `persona`, without this Kit's extensions, under its permissions."""
-        ...
-
-    def warn(self, message: str) -> None:
-        """Tell a person something, as a `Warned` event. Any thread."""
-        ...
-
-
-@runtime_checkable
-class ExtensionProtocol(Protocol):
-    """What the Kit calls on every extension; a class need not inherit from `Extension`.
-
-    ``trifecta_contribution(tools)`` and the chained hooks of `HOOKS` are optional and looked up by name.
-    """
-
-    def configure(self, c: Configurator) -> None: ...
-    def bind(self, ctx: ExtensionContext) -> None: ...
-    def on_user_message(self, ctx: ExtensionContext, content: str) -> Any: ...
-    def on_conversation_reset(self, ctx: ExtensionContext) -> Any: ...
-    def system_prompt_snippets(self) -> list[str]: ...
-
-
-class Extension:
-    """No-op base: override what you need.
-
-    The five methods below are called by name on every extension. The other hooks of `HOOKS`
-    (`before_tool`, `edit_prompt`, …) are called where a class has a method of that name.
-
-    Attributes
-    ----------
-    name : str
-        For reports and provenance; the class's name when not set.
-    hook_timeout_seconds : float or None
-        Limit of each hook call after construction, 10 when not set; None for no limit.
-
-    Examples
-    --------
-    >>> class Politeness(Extension):
-    ...     def system_prompt_snippets(self):
-    ...         return ["Always be polite."]
-    >>> ExtensionHost.build([Politeness()]).system_sections()
-    ('Always be polite.',)
-    """
-
-    def configure(self, c: Configurator) -> None:
-        """Called at once when added, while the Kit is built, once per instance, on the caller's thread.
-
-        Gets the `Configurator`; returns nothing. Add tools, listeners, hooks, closers and nested
-        extensions here; start servers and probe hardware here. No model and no session is needed.
-        An error makes the construction fail, and the closers run.
-        """
-
-    def bind(self, ctx: ExtensionContext) -> None:
-        """Called when the Kit has its tools, prompt and id.
-
-        Gets the `ExtensionContext`, the same object as in all later hooks; returns nothing. Keep
-        state of the live Kit from here on. An error makes the construction fail, and the closers run.
-        """
-
-    def on_user_message(self, ctx: ExtensionContext, content: str) -> str | None:
-        """Called after each user message was stored: the prompt of a turn, and each delivered steer.
-
-        Gets the context and the message's text; returns text for a reference block directly after
-        the user's turn, or None. Blank text adds nothing. May be async. An error is reported, and
-        the turn goes on without the block.
-        """
-        return None
-
-    def on_conversation_reset(self, ctx: ExtensionContext) -> None:
-        """Called in a clear, once, after the `Reset` event.
-
-        Gets the context; returns nothing. Drop what belongs to the conversation, keep processes and
-        queues: a clear is not a quit. Emit your own domain event here when a view should know. The
-        system prompt is not touched here: snippets are pulled again by themselves. May be async. An
-        error is reported, and the other extensions are told.
-        """
-
-    def system_prompt_snippets(self) -> list[str]:
-        """Called after every `configure`, and again at each clear.
-
-        Gets nothing: it reads what `configure` has made. Returns sections of the system prompt, none
-        by default; they are joined after the base in order of registration. Keep it cheap (see
-        `once`). An error is reported, and there is no section from it.
-        """
-        return []
-
-
-def once(fn: Callable[[], T]) -> Callable[[], T]:
-    """`fn` called at most once; later calls return the same value. Any thread.
-
-    An error is not kept: the next call tries again.
-
-    Examples
-    --------
-    >>> probe = once(lambda: print("probing") or 4)
-    >>> probe(), probe()
-    probing
-    (4, 4)
-    """
-    lock = threading.Lock()
-    values: list[T] = []
-
-    def known() -> T:
-        with lock:
-            if not values:
-                values.append(fn())
-            return values[0]
-
-    return known
-
-
-_CLOSING_TAG = re.compile(r"<(?=/\s*system-reminder\s*>)", re.IGNORECASE)
-
-
-def reference_block(text: str) -> str:
-    """`text` in the envelope of a reference block, verbatim but for closing tags of the envelope itself.
-
-    Examples
-    --------
-    >>> print(reference_block("It is raining."))
-    <system-reminder>
-    It is raining.
-    </system-reminder>
-    """
-    return f"<system-reminder>\n{_CLOSING_TAG.sub('&lt;', text)}\n</system-reminder>"
-
 
 # ---------------------------------------------------------------- construction
 
@@ -310,18 +141,14 @@ class Configurator:
             A hook that takes longer is reported and passed over; a gate then blocks. None: no limit.
         """
         self._check_open("add_hook")
-        if name not in CHAINED:
-            raise UsageError(f"unknown hook {name!r}; hooks to add are: {', '.join(CHAINED)}")
-        if not callable(fn):
-            raise UsageError(f"hook {name!r} is a function, got {fn!r}")
-        self._host._add_handler(name, fn, _guest.get() or _name_of(fn), priority, timeout_seconds)
+        self._host._add_handler(name, Handler(current_guest(name_of(fn)), fn, priority, timeout_seconds))
 
     def on_close(self, fn: Callable[[], Any]) -> None:
         """Have `fn` called when the Kit closes, or when its construction fails; last added, first called."""
         self._check_open("on_close")
         if not callable(fn):
             raise UsageError(f"a closer is a function without arguments, got {fn!r}")
-        self._host._closers.append((_guest.get() or _name_of(fn), fn))
+        self._host._closers.append((current_guest(name_of(fn)), fn))
 
     def add_extension(self, extension: Any) -> None:
         """Add an extension: its `configure` runs before this returns.
@@ -334,61 +161,6 @@ class Configurator:
         """
         self._check_open("add_extension")
         self._host._add_extension(extension, self)
-
-
-_guest: contextvars.ContextVar[str] = contextvars.ContextVar("kit_guest", default="")
-
-
-@contextmanager
-def _as_guest(name: str) -> Iterator[None]:
-    token = _guest.set(name)
-    try:
-        yield
-    finally:
-        _guest.reset(token)
-
-
-def _name_of(thing: object) -> str:
-    return getattr(thing, "__qualname__", "") or type(thing).__name__
-
-
-_READERS = frozenset(
-    ("id", "session_id", "model", "tools", "messages", "history", "system", "usage", "queue", "is_running")
-)
-
-
-class KitView:
-    """What an extension may see of a Kit: ``id``, ``session_id``, ``model``, ``tools``, ``messages``, ``history``,
-    ``system``, ``usage``, ``queue`` and ``is_running``, as far as the Kit shows them. Setting anything raises.
-    """
-
-    __slots__ = ("_show",)
-    _show: Callable[[str], Any]
-
-    def __init__(self, kit: Any) -> None:
-        # In a closure, so that no attribute leads to the Kit itself.
-        object.__setattr__(self, "_show", lambda name: getattr(kit, name))
-
-    def __getattr__(self, name: str) -> Any:
-        if name not in _READERS:
-            raise AttributeError(f"an extension sees of a Kit only {', '.join(sorted(_READERS))}; got {name!r}")
-        value = self._show(name)
-        return tuple(value) if isinstance(value, list) else value
-
-    def __setattr__(self, name: str, value: object) -> None:
-        hint = ""
-        if name.startswith(("system", "prompt")):
-            hint = ": return the text from system_prompt_snippets, which is pulled again at each clear"
-        raise AttributeError(f"an extension cannot set {name!r} of a Kit{hint}")
-
-    def __delattr__(self, name: str) -> None:
-        raise AttributeError(f"an extension cannot delete {name!r} of a Kit")
-
-    def __dir__(self) -> list[str]:
-        return sorted(_READERS)
-
-    def __repr__(self) -> str:
-        return f"<view of Kit {self.id}>"
 
 
 class GuestContext:
@@ -430,7 +202,7 @@ class GuestContext:
 
     def append_reference_block(self, text: str) -> None:
         """Add `text` to this extension's reference block after the next user message."""
-        self._host._queue_block(_guest.get() or "extension", text)
+        self._host._queue_block(current_guest(), text)
 
     def add_tool(self, tool: Tool | Callable[..., Any]) -> Tool:
         """Add a tool at run time; the next turn has it."""
@@ -460,19 +232,10 @@ class GuestContext:
 
     def warn(self, message: str) -> None:
         """Tell a person something."""
-        self._host._warn(message, _guest.get() or "extension")
+        self._host._warn(message, current_guest())
 
 
 # ---------------------------------------------------------------- the host
-
-
-@dataclass(slots=True, eq=False)
-class _Handler:
-    owner: str
-    fn: Callable[..., Any]
-    priority: int
-    timeout_seconds: float | None
-    hanging: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -503,7 +266,7 @@ class _Outbox:
                 fn(*report)
 
 
-class ExtensionHost:
+class ExtensionHost(Chains):
     """All guests of one Kit, driven in order of registration; the turn talks to this object only.
 
     Every sweep isolates its guests: a hook that fails is reported and the others go on, except
@@ -524,6 +287,7 @@ class ExtensionHost:
     """
 
     def __init__(self) -> None:
+        super().__init__()
         self.extensions: list[Any] = []
         self.tools: list[Tool] = []
         self.sub_agent_tools: list[Tool] = []
@@ -532,12 +296,10 @@ class ExtensionHost:
         self.sections: tuple[tuple[str, str], ...] = ()
         self.context: ExtensionContext | None = None
         self._guests: list[_Guest] = []
-        self._handlers: dict[str, list[_Handler]] = {name: [] for name in CHAINED}
         self._closers: list[tuple[str, Callable[[], Any]]] = []
         self._blocks: list[tuple[str, str]] = []
         self._blocks_lock = threading.Lock()
         self._told: set[str] = set()
-        self._shown: tuple[PromptMessage, ...] = ()
         self._errors = _Outbox()
         self._warnings = _Outbox()
 
@@ -621,8 +383,8 @@ class ExtensionHost:
         for hook in CHAINED:
             method = getattr(extension, hook, None)
             if callable(method):
-                self._add_handler(hook, method, guest.name, 50, guest.timeout_seconds)
-        with _as_guest(guest.name):
+                self._add_handler(hook, Handler(guest.name, method, 50, guest.timeout_seconds))
+        with as_guest(guest.name):
             self._construct(guest, "configure", configurator)
 
     def _free_name(self, extension: Any) -> str:
@@ -644,13 +406,6 @@ class ExtensionHost:
             raise ExtensionError(
                 f"{guest.name}.{hook} failed: {type(exc).__name__}: {exc}", extension=guest.name, hook=hook
             ) from exc
-
-    def _add_handler(
-        self, name: str, fn: Callable[..., Any], owner: str, priority: int, timeout_seconds: float | None
-    ) -> None:
-        handlers = self._handlers[name]
-        handlers.append(_Handler(owner, fn, priority, timeout_seconds))
-        handlers.sort(key=lambda handler: handler.priority)  # stable: registration order within a priority
 
     def bind(
         self, kit: Any, emit: Callable[[str, Any], object], *, child: Callable[..., Any] | None = None
@@ -675,7 +430,7 @@ class ExtensionHost:
         self.context = context
         try:
             for guest in self._guests:
-                with _as_guest(guest.name):
+                with as_guest(guest.name):
                     self._construct(guest, "bind", context)
         except BaseException:
             self.close_sync()
@@ -684,15 +439,7 @@ class ExtensionHost:
 
     def add_hook(self, name: str, fn: Callable[..., Any], *, priority: int = 50) -> Callable[[], None]:
         """Add a chained hook for the Kit itself, at any time; returns what takes it away again."""
-        if name not in CHAINED:
-            raise UsageError(f"unknown hook {name!r}; hooks to add are: {', '.join(CHAINED)}")
-        self._add_handler(name, fn, _name_of(fn), priority, HOOK_TIMEOUT_SECONDS)
-        added = next(handler for handler in reversed(self._handlers[name]) if handler.fn is fn)
-
-        def remove() -> None:
-            self._handlers[name] = [handler for handler in self._handlers[name] if handler is not added]
-
-        return remove
+        return self._add_handler(name, Handler(name_of(fn), fn, priority, HOOK_TIMEOUT_SECONDS))
 
     # -- reports
 
@@ -717,7 +464,7 @@ class ExtensionHost:
         for guest in self._guests:
             began = time.perf_counter()
             try:
-                with _as_guest(guest.name):
+                with as_guest(guest.name):
                     texts = call_blocking(guest.extension.system_prompt_snippets, timeout_seconds=guest.timeout_seconds)
                 sections += [(guest.name, text) for text in _texts(texts)]
             except Exception as exc:
@@ -740,7 +487,7 @@ class ExtensionHost:
             if isinstance(text, str):
                 said.setdefault(guest.name, []).append(text)
             elif text is not None:
-                self._report(guest.name, "on_user_message", f"it returned {_type(text)}, not text or None")
+                self._report(guest.name, "on_user_message", f"it returned {type_of(text)}, not text or None")
         with self._blocks_lock:
             queued, self._blocks = self._blocks, []
         for name, text in queued:
@@ -757,12 +504,12 @@ class ExtensionHost:
         with self._blocks_lock:
             self._blocks.clear()
         self._told.clear()
-        self._shown = ()
+        self._forget_sent()
         for guest in self._guests:
             await self._ask(guest, "on_conversation_reset")
 
     async def _ask(self, guest: _Guest, hook: str, *args: Any) -> Any:
-        with _as_guest(guest.name):
+        with as_guest(guest.name):
             try:
                 return await call(
                     getattr(guest.extension, hook), self.context, *args, timeout_seconds=guest.timeout_seconds
@@ -790,7 +537,7 @@ class ExtensionHost:
             if hook is None:
                 continue
             try:
-                with _as_guest(guest.name):
+                with as_guest(guest.name):
                     said = call_blocking(hook, [*tools, *self.sub_agent_tools], timeout_seconds=guest.timeout_seconds)
             except Exception as exc:
                 self._report(guest.name, "trifecta_contribution", exc)
@@ -799,18 +546,24 @@ class ExtensionHost:
                 continue
             if not isinstance(said, Contribution):
                 raise ExtensionError(
-                    f"{guest.name}.trifecta_contribution returned {_type(said)}, not a Contribution or None",
+                    f"{guest.name}.trifecta_contribution returned {type_of(said)}, not a Contribution or None",
                     extension=guest.name,
                     hook="trifecta_contribution",
                 )
             found.append(replace(said, label=guest.name) if said.label in ("", UNNAMED) else said)
         return tuple(found)
 
-    def trifecta(self, tools: Sequence[Tool], *, label: str = "agent") -> Report:
-        """The trifecta report of the whole agent: its `tools` and what guests contribute."""
-        return walk(tree(label, tools, self.contributions(tools)))
+    def trifecta(
+        self, tools: Sequence[Tool], *, label: str = "agent", asks: Callable[[Tool], bool] | None = None
+    ) -> Report:
+        """The trifecta report of the whole agent: its `tools` and what guests contribute.
 
-    # -- chained hooks
+        Parameters
+        ----------
+        asks : callable (tool) -> bool, or None
+            True for tools whose every call a person approves: what they send counts as reviewed.
+        """
+        return walk(tree(label, tools, self.contributions(tools), asks=asks))
 
     @property
     def has_input_hooks(self) -> bool:
@@ -821,174 +574,6 @@ class ExtensionHost:
         """True when a guest has the chained hook `name`."""
         return bool(self._handlers[name])
 
-    async def _call(self, handler: _Handler, *args: Any) -> Any:
-        if handler.hanging:
-            raise GuestTimeout("an earlier call of it has not returned yet")
-        with _as_guest(handler.owner):
-            try:
-                return await call(self._watched(handler), *args, timeout_seconds=handler.timeout_seconds)
-            except GuestTimeout:
-                if is_async(handler.fn):
-                    raise  # cancelled, so nothing runs on
-                handler.hanging += 1
-                raise
-
-    @staticmethod
-    def _watched(handler: _Handler) -> Callable[..., Any]:
-        if is_async(handler.fn):
-            return handler.fn
-
-        def run(*args: Any) -> Any:
-            try:
-                return handler.fn(*args)
-            finally:
-                handler.hanging = 0
-
-        return run
-
-    async def _chain(self, hook: str, value: T, kind: type[T], *before: Any) -> T:
-        """Each handler gets the last one's value; one that fails or returns something else changes nothing."""
-        for handler in tuple(self._handlers[hook]):
-            try:
-                said = await self._call(handler, *before, value)
-            except Exception as exc:
-                self._report(handler.owner, hook, exc)
-                continue
-            if isinstance(said, kind):
-                value = said
-            elif said is not None:
-                self._report(handler.owner, hook, f"it returned {_type(said)}, not {kind.__name__} or None")
-        return value
-
-    async def on_input(self, text: str, source: str) -> str | None:
-        """Chained; the text to go on with, or None when a hook has handled it."""
-        for handler in tuple(self._handlers["on_input"]):
-            try:
-                said = await self._call(handler, text, source)
-            except Exception as exc:
-                self._report(handler.owner, "on_input", exc)
-                continue
-            if said is HANDLED:
-                return None
-            if isinstance(said, str):
-                text = said
-            elif said is not None:
-                self._report(handler.owner, "on_input", f"it returned {_type(said)}, not text, HANDLED or None")
-        return text
-
-    async def before_turn(self, prompt: str, system: str) -> BeforeTurn:
-        """Chained; `prompt` and `system` of the result are always text, `inject` is text or None."""
-        turn = BeforeTurn(prompt=prompt, system=system)
-        for handler in tuple(self._handlers["before_turn"]):
-            try:
-                said = await self._call(handler, turn)
-            except Exception as exc:
-                self._report(handler.owner, "before_turn", exc)
-                continue
-            if said is None or said is turn:
-                continue
-            if not isinstance(said, BeforeTurn) or not all(
-                text is None or isinstance(text, str) for text in (said.prompt, said.system, said.inject)
-            ):
-                self._report(
-                    handler.owner, "before_turn", f"it returned {_type(said)}, not a BeforeTurn of text or None"
-                )
-                continue
-            added = said.inject if said.inject != turn.inject else None
-            inject = "\n\n".join(text for text in (turn.inject, added) if text and text.strip())
-            turn = BeforeTurn(
-                prompt=turn.prompt if said.prompt is None else said.prompt,
-                system=turn.system if said.system is None else said.system,
-                inject=inject or None,
-            )
-        return turn
-
-    async def after_turn(self, response: str, error: BaseException | None) -> None:
-        """Observers."""
-        for handler in tuple(self._handlers["after_turn"]):
-            try:
-                await self._call(handler, response, error)
-            except Exception as exc:
-                self._report(handler.owner, "after_turn", exc)
-
-    async def prepare_step(self, plan: StepPlan) -> StepPlan:
-        """Chained."""
-        return await self._chain("prepare_step", plan, StepPlan)
-
-    async def edit_prompt(
-        self, messages: tuple[PromptMessage, ...], *, editor: PromptEditor | None = None
-    ) -> tuple[PromptMessage, ...]:
-        """Run the edit-prompt hooks over a copy, each on a draft of its own.
-
-        Parameters
-        ----------
-        editor : PromptEditor or None
-            Given one made of `messages`, its `persisted` tells afterwards what is to be stored.
-        """
-        whole = editor if editor is not None else PromptEditor(messages)
-        whole._sent = _common(self._shown, messages)
-        self._shown = messages
-        for handler in tuple(self._handlers["edit_prompt"]):
-            draft = whole.draft(f"hook:{handler.owner}")
-            try:
-                said = await self._call(handler, draft)
-            except Exception as exc:
-                self._report(handler.owner, "edit_prompt", exc)
-                continue
-            finally:
-                draft.close("its hook has ended")
-            if said is not None:
-                self._report(
-                    handler.owner, "edit_prompt", f"it returned {_type(said)}; change the request through the editor"
-                )
-                continue
-            for warning in draft.warnings:
-                self._warn(warning, handler.owner)
-            whole.adopt(draft)
-        return whole.messages
-
-    async def before_tool(self, call: ToolCallPart, arguments: Mapping[str, Any]) -> BeforeTool:
-        """Gates, chained; the first block stops. A gate that fails blocks."""
-        for handler in tuple(self._handlers["before_tool"]):
-            try:
-                said = await self._call(handler, call, MappingProxyType(dict(arguments)))
-                if said is None:
-                    continue
-                if not isinstance(said, BeforeTool):
-                    raise TypeError(f"it returned {_type(said)}, not BeforeTool or None")
-                if said.arguments is not None and not isinstance(said.arguments, Mapping):
-                    raise TypeError(f"its arguments are {_type(said.arguments)}, not a mapping")
-            except Exception as exc:
-                error = self._report(handler.owner, "before_tool", exc)
-                return BeforeTool(
-                    block=True, reason=f"a gate failed, so the call was not run ({error.message})", arguments=arguments
-                )
-            if said.block:
-                return BeforeTool(block=True, reason=said.reason or f"blocked by {handler.owner}", arguments=arguments)
-            if said.arguments is not None:
-                arguments = dict(said.arguments)
-        return BeforeTool(arguments=arguments)
-
-    async def after_tool(self, call: ToolCallPart, outcome: ToolOutcome) -> ToolOutcome:
-        """Chained."""
-        return await self._chain("after_tool", outcome, ToolOutcome, call)
-
-    async def before_compact(self, plan: CompactionPlan) -> CompactionPlan:
-        """Chained; the first cancel stops."""
-        for handler in tuple(self._handlers["before_compact"]):
-            try:
-                said = await self._call(handler, plan)
-            except Exception as exc:
-                self._report(handler.owner, "before_compact", exc)
-                continue
-            if isinstance(said, CompactionPlan):
-                plan = said
-                if plan.cancel:
-                    return plan if plan.cancel_reason else replace(plan, cancel_reason=f"cancelled by {handler.owner}")
-            elif said is not None:
-                self._report(handler.owner, "before_compact", f"it returned {_type(said)}, not CompactionPlan or None")
-        return plan
-
     # -- the end
 
     async def close(self) -> None:
@@ -996,7 +581,7 @@ class ExtensionHost:
         closers, self._closers = self._closers, []
         for owner, fn in reversed(closers):
             try:
-                await call(fn, timeout_seconds=HOOK_TIMEOUT_SECONDS)
+                await call(fn, timeout_seconds=CLOSE_TIMEOUT_SECONDS)
             except Exception as exc:
                 self._report(owner, "on_close", exc)
 
@@ -1005,11 +590,11 @@ class ExtensionHost:
         closers, self._closers = self._closers, []
         for owner, fn in reversed(closers):
             try:
-                value = call_blocking(fn, timeout_seconds=HOOK_TIMEOUT_SECONDS)
+                value = call_blocking(fn, timeout_seconds=CLOSE_TIMEOUT_SECONDS)
                 if inspect.isawaitable(value):
                     running = engine.start(_awaiting(value))
                     if not engine.is_here:
-                        running.future.result(HOOK_TIMEOUT_SECONDS)
+                        running.future.result(CLOSE_TIMEOUT_SECONDS)
             except Exception as exc:
                 self._report(owner, "on_close", exc)
 
@@ -1022,22 +607,8 @@ def _told(exc: BaseException) -> str:
     return f"{type(exc).__name__}: {exc}"
 
 
-def _type(value: object) -> str:
-    return f"{type(value).__name__} {value!r}"[:120]
-
-
 def _timeout_of(extension: Any) -> float | None:
-    return cast("float | None", getattr(extension, "hook_timeout_seconds", HOOK_TIMEOUT_SECONDS))
-
-
-def _common(before: Sequence[PromptMessage], after: Sequence[PromptMessage]) -> int:
-    """How many of the first messages are the same objects: those an earlier request has carried."""
-    count = 0
-    for old, new in zip(before, after, strict=False):
-        if old is not new and old != new:
-            break
-        count += 1
-    return count
+    return cast("float | None", getattr(extension, "hook_timeout_seconds", CLOSE_TIMEOUT_SECONDS))
 
 
 def _texts(value: object) -> list[str]:
@@ -1048,8 +619,8 @@ def _texts(value: object) -> list[str]:
     if value is None:
         return []
     if isinstance(value, str) or not isinstance(value, Sequence):
-        raise TypeError(f"it returned {_type(value)}, not a list of text")
+        raise TypeError(f"it returned {type_of(value)}, not a list of text")
     for text in value:
         if text is not None and not isinstance(text, str):
-            raise TypeError(f"a section is {_type(text)}, not text")
+            raise TypeError(f"a section is {type_of(text)}, not text")
     return [text for text in value if text and text.strip()]

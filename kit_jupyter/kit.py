@@ -48,8 +48,9 @@ from kit_jupyter.permissions import (
     policy_of,
 )
 from kit_jupyter.price import load_prices, price_of
-from kit_jupyter.prompt import RequestView, join_sections
+from kit_jupyter.prompt import join_sections
 from kit_jupyter.provider import ModelInfo, ModelRequest, Provider, RetryNotice, retry_listener
+from kit_jupyter.request_view import RequestView
 from kit_jupyter.session import Session, project_root
 from kit_jupyter.settings import PromptOptions, Settings, TurnOptions
 from kit_jupyter.shelf import Shelf, registry

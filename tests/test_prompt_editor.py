@@ -25,12 +25,12 @@ from kit_jupyter.messages import (
 from kit_jupyter.prompt import (
     PromptEditor,
     PromptMessage,
-    RequestView,
     ToolResultPart,
     from_branch,
     join_sections,
 )
 from kit_jupyter.provider import ModelRequest
+from kit_jupyter.request_view import RequestView
 
 PIXEL = MediaPart("image/png", "AAAA", "dot")
 
