@@ -44,7 +44,7 @@ test: $(STAMP)-test weights ## install what the tests need, run the whole suite
 	 code=$$?; echo $$code > build/pytest-exit-code; exit $$code
 
 weights: $(STAMP)-test
-	@$(call say,The small local model (138 MB the first time))
+	@$(call say,The small local model (93 MB the first time))
 	@$(BIN)/kit-jupyter local install smollm2 || \
 	 echo "The weights cannot be had now (no network?): tests that need a live local model will be skipped."
 
