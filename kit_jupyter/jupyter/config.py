@@ -120,6 +120,12 @@ class KitNotebook(Configurable):
     permissions = traitlets.Any(None, allow_none=True, help="Permissions of new sessions: read-only, ask or auto.").tag(
         config=True
     )
+    tools = traitlets.List(
+        traitlets.Unicode(),
+        None,
+        allow_none=True,
+        help="Built-in tools of notebook sessions by name; None for all, [] for none.",
+    ).tag(config=True)
     session = traitlets.Unicode(
         "new", help="What %load_ext begins with: new, memory, or last (go on with this notebook's last session)."
     ).tag(config=True)
@@ -143,6 +149,12 @@ class KitNotebook(Configurable):
         if self.permissions is not None:
             out["permissions"] = self.permissions
         return out
+
+    def notebook_tools(self, ip: Any) -> tuple[Any, ...]:
+        """The built-in tools of a new session, without those that are locked."""
+        from kit_jupyter.jupyter.runner import notebook_tools
+
+        return notebook_tools(ip, self.tools, denied=admin_locks().deny_tools)
 
     @staticmethod
     def check_kit(kit: Any) -> None:

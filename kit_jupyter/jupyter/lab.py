@@ -102,6 +102,7 @@ class Lab:
         self.reviews: list[dict[str, str]] = []
         self.parent = current_parent(notebook.ip)
         self.desk = Desk(main_loop(notebook.ip))
+        self._guests: list[Presence] = []
         self._calls: dict[str, _Call] = {}
         self._completions: dict[str, Any] = {}
         self._announcement: Any = None
@@ -195,6 +196,8 @@ class Lab:
             if self.pages.get(client) is page:
                 page.comm = comm
                 _send(comm, self._keymap_message())
+            for guest in self._guests:
+                guest.equip()
 
         engine.call(opened)
 
@@ -316,9 +319,8 @@ class Lab:
 
     def notify(self, text: str, *, kind: str = "warning") -> None:
         """Say something at the edge of the page. Any thread."""
-        self._send_all(
-            {"kind": "command", "command": "apputils:notify", "args": {"message": f"kit: {text}", "type": kind}}
-        )
+        args = {"message": f"kit: {text}", "type": kind, "options": {"autoClose": 6000}}
+        self._send_all({"kind": "command", "command": "apputils:notify", "args": args})
 
     # -- keys
 
@@ -390,7 +392,9 @@ class Lab:
 
     def guest(self) -> Presence:
         """The guest that tells a Kit of this notebook where the person is, and gives it the cell tools."""
-        return Presence(self)
+        made = Presence(self)
+        self._guests.append(made)
+        return made
 
     def here(self, text: str) -> tuple[str, str] | None:
         """What "this cell" means in a prompt: a cell's id, and words about it; None when nothing is meant."""
@@ -426,15 +430,17 @@ class Presence(Extension):
 
     def __init__(self, lab: Lab) -> None:
         self.lab = lab
+        self._ctx: ExtensionContext | None = None
         self._has_tools = False
 
     def bind(self, ctx: ExtensionContext) -> None:
         """Tools come with the first page."""
-        self._equip(ctx)
+        self._ctx = ctx
+        self.equip()
 
     def on_user_message(self, ctx: ExtensionContext, content: str) -> str | None:
         """A reference block about "this cell" and about reviewed changes."""
-        self._equip(ctx)
+        self.equip()
         words = []
         here = self.lab.here(content)
         if here is not None:
@@ -445,15 +451,18 @@ class Presence(Extension):
             words.append(reviews)
         return "\n\n".join(words) or None
 
-    def _equip(self, ctx: ExtensionContext) -> None:
-        if self._has_tools or not self.lab.is_attached:
+    def equip(self) -> None:
+        """Give the Kit the cell tools, once a page is there and its model is known to be no small one."""
+        ctx = self._ctx
+        if self._has_tools or ctx is None or not self.lab.is_attached:
             return
-        if str(getattr(ctx.kit, "model", "") or "").startswith("local/"):
+        model = str(getattr(ctx.kit, "model", "") or "")
+        if not model or model.startswith("local/"):
             return  # a small model is not helped by eight more tools
         from kit_jupyter.jupyter.lab_cells import cell_tools
 
         self._has_tools = True
-        known = set(getattr(ctx.kit, "tools", ()))
+        known = set(ctx.kit.tools)
         for tool in cell_tools(self.lab):
             if tool.spec.name not in known:
                 ctx.add_tool(tool)

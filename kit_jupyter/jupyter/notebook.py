@@ -138,6 +138,7 @@ class Notebook:
         settings = self.config.kit_settings()
         if self.lab is not None:
             settings["extensions"] = (*settings.get("extensions", ()), self.lab.guest())
+        settings["tools"] = (*settings.get("tools", ()), *self.config.notebook_tools(self.ip))
         if self._make_kit is not None:
             kit = self._make_kit(session=session, config=self.ip.config, **settings)
         else:
@@ -204,9 +205,7 @@ class Notebook:
         kit.is_attended = is_kernel(self.ip) and way != "static"
         context = contextvars.copy_context()
         context.run(bind_parent, self.ip, parent)
-        handle = context.run(
-            lambda: kit.start(text, mode=mode, options=options, parts=parts, cell=cell, desk=desk)
-        )
+        handle = context.run(lambda: kit.start(text, mode=mode, options=options, parts=parts, cell=cell, desk=desk))
         model = presenter.turn(handle.turn_id)
         note = self._note(kit, options)
         if chips or note:

@@ -355,6 +355,8 @@ class CodeRun:
     error: BaseException | None = None
 
 
+#: Characters of printed text that a `CodeRun` keeps; whoever wants all takes it as it comes.
+MAX_KEPT = 1_000_000
 _ANSI = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]")
 
 
@@ -428,19 +430,22 @@ def _tee(
     def write(text: str) -> Any:
         if engine_loop.is_here:
             return original(text)
-        printed.write(text)
+        if printed.tell() < MAX_KEPT:
+            printed.write(text[: MAX_KEPT - printed.tell()])
         if on_text is not None:
             on_text(text, name)
         return original(text) if echo else len(text)
 
     try:
         stream.write = write
+        stream.close = lambda: None  # code that closes stdout closes it for itself only
     except AttributeError:  # a stream of C or with slots: its text goes past us
         return lambda: None
 
     def undo() -> None:
-        if stream.__dict__.get("write") is write:
-            del stream.write
+        for name, mine in (("write", write), ("close", None)):
+            if name in stream.__dict__ and (mine is None or stream.__dict__[name] is mine):
+                delattr(stream, name)
 
     return undo
 

@@ -188,7 +188,11 @@ export class Splitter {
       return;
     }
     if (this.math) { if (/(\$\$|\\\])\s*$/.test(line)) this.math = false; return; }
-    if (!line.trim()) { this.blank = !this.fresh; return; }
+    if (!line.trim()) {
+      if (this.list) this.blank = true;   // a list may go on after a blank line: the next line tells
+      else if (!this.fresh) { out.push([this.start, at]); this.start = at; this.fresh = true; }
+      return;
+    }
     if (this.blank) {
       const goesOn = this.list && (/^\s{2,}\S/.test(line) || /^\s*([-*+]|\d{1,9}[.)])\s/.test(line));
       if (!goesOn) { out.push([this.start, at]); this.start = at; this.list = false; this.fresh = true; }
@@ -198,6 +202,17 @@ export class Splitter {
     const f = /^\s*(`{3,}(?=[^`]*$)|~{3,})/.exec(line);
     if (f) this.fence = f[1];
     else if (/^\s*(\$\$|\\\[)/.test(line) && !/\S\s*(\$\$|\\\])\s*$/.test(line.replace(/^\s*(\$\$|\\\[)/, ""))) this.math = true;
+  }
+}
+
+/** Append plain text in blocks of some 8 kB, cut at ends of lines where there are any: cheap to lay out. */
+function chunks(el, text, at) {
+  for (let from = 0; from < text.length;) {
+    if (!at.node || at.size > 64000 || (at.size > 8000 && at.line)) { at.node = el.appendChild(h("div", { class: "kit-far" })).appendChild(document.createTextNode("")); at.size = 0; }
+    const nl = text.indexOf("\n", from + 8000), to = nl < 0 || nl > from + 64000 ? Math.min(text.length, from + 64000) : nl + 1;
+    const piece = text.slice(from, to);
+    at.line = piece.endsWith("\n");
+    at.node.appendData(piece); at.size += piece.length; from = to;
   }
 }
 
@@ -229,12 +244,13 @@ class Growing {
     if (!this.raw) { this.tail.textContent = ""; this.tail.className = "kit-tail kit-raw" + (this.split.fence ? " kit-mono" : ""); this.raw = { at: this.from, node: null, size: 0 }; }
     const fresh = text.slice(this.raw.at);
     if (!fresh) return;
-    if (!this.raw.node || this.raw.size > 8000) { this.raw.node = this.tail.appendChild(h("span")).appendChild(document.createTextNode("")); this.raw.size = 0; }
-    this.raw.node.appendData(fresh); this.raw.size += fresh.length; this.raw.at = text.length;
+    this.raw.at = text.length;
+    chunks(this.tail, fresh, this.raw);
   }
   fill(el, source) {
     el.textContent = "";
-    if (source.length > 200000) { el.classList.add("kit-raw"); el.textContent = source; return; }
+    // A word of many thousand letters in a kerned font takes the browser minutes to break into lines.
+    if (source.length > 200000 || (source.length > 4000 && /\S{4000}/.test(source) && !/^\s*(```|~~~|!\[)/.test(source))) { el.classList.add("kit-raw"); chunks(el, source, { node: null, size: 0 }); return; }
     try { el.append(K.render.renderMarkdown(source)); } catch (e) { el.classList.add("kit-raw"); el.textContent = source; return; }
     for (const pre of el.querySelectorAll("pre")) this.codeBar(pre);
   }
@@ -320,7 +336,16 @@ class ItemView {
   }
   drawApproval() {
     const q = this.item.question;
-    if (!q) { if (!this.bar.hidden) { const had = this.bar.contains(document.activeElement); this.bar.hidden = true; this.bar.textContent = ""; if (had) this.fold.querySelector("summary").focus({ preventScroll: true }); } this.askedFor = null; return; }
+    if (!q) {
+      if (this.askedFor) {   // its room stays until the turn is over: a click must not move the page
+        const had = this.bar.contains(document.activeElement), a = this.item.answer;
+        this.bar.style.minHeight = this.bar.offsetHeight + "px"; this.bar.textContent = a ? (a.effect === "deny" ? "denied" : "approved") : "";
+        if (had) this.fold.querySelector("summary").focus({ preventScroll: true });
+      }
+      if (this.turn.status !== "running") this.bar.hidden = true;
+      this.askedFor = null; return;
+    }
+    this.bar.style.minHeight = "";
     if (this.askedFor === q.text) return;
     this.askedFor = q.text; this.bar.hidden = false; this.bar.textContent = ""; this.fold.open = true;
     const call = this.item.call_id;
@@ -441,7 +466,7 @@ export class View {
     if (!work.length) return;
     if (this.store.saved) return;
     if (this.follow && (this.seen || this.store.panel)) this.toEnd();
-    else if (this.store.turns.some((t) => t.status === "running")) this.jump.hidden = this.seen;
+    else if (this.running()) this.jump.hidden = this.store.panel ? this.follow : this.seen;
   }
   toEnd() {
     if (this.store.panel) { this.moving = true; this.log.scrollTop = this.log.scrollHeight; requestAnimationFrame(() => { this.moving = false; }); }
@@ -488,7 +513,7 @@ export class View {
       this.menu = h("ul", { class: "kit-menu", role: "listbox", hidden: true });
       this.go = button("Send", () => this.submit(), { class: "kit-b kit-go" });
       this.now = button("Now", () => this.submit({ now: true }), { title: "interrupt the running step first", "aria-label": "Steer now" });
-      this.next = button("After", () => this.submit({ after: true }), { title: "say it when the turn is done", "aria-label": "Queue as follow-up" });
+      this.next = button("After", () => this.submit({ after: true }), { title: "say it when the turn is done", "aria-label": "After: queue as follow-up" });
       this.box.addEventListener("keydown", (e) => this.key(e));
       this.box.addEventListener("input", () => this.typed());
       this.pick = h("div", { class: "kit-row kit-pick" });
@@ -599,7 +624,7 @@ const CSS_TEXT = `
  color:var(--fg);background:var(--bg);font:${V("content-font-size1", "14px")}/1.5 ${V("content-font-family", "system-ui,sans-serif")};padding:2px 4px;text-align:start;overflow-wrap:anywhere}
 .kit-view *{box-sizing:border-box}.kit-view [hidden]{display:none!important}
 .kit-sr{position:absolute;width:1px;height:1px;overflow:hidden;clip-path:inset(50%);white-space:nowrap}
-.kit-raw{white-space:pre-wrap}.kit-mono,.kit-view pre,.kit-view code{font-family:${V("code-font-family", "ui-monospace,monospace")};font-size:.92em}
+.kit-raw,.kit-view pre{white-space:pre-wrap;font-kerning:none;font-variant-ligatures:none}.kit-mono,.kit-view pre,.kit-view code{font-family:${V("code-font-family", "ui-monospace,monospace")};font-size:.92em}
 .kit-dim,.kit-meta,.kit-note{color:var(--dim);font-size:.88em}.kit-meta{display:flex;gap:8px;align-items:center;flex-wrap:wrap;min-height:1px}
 .kit-note{flex-basis:100%;border-inline-start:3px solid var(--accent);padding-inline-start:8px}
 .kit-item{margin:4px 0}.kit-far{content-visibility:auto;contain-intrinsic-size:auto 4em}
@@ -610,7 +635,7 @@ const CSS_TEXT = `
 .kit-md pre{white-space:pre}.kit-code{position:relative;margin:.4em 0}.kit-codebar{position:absolute;inset-inline-end:4px;top:4px;display:flex;gap:4px;opacity:0;transition:opacity .1s}.kit-code:hover .kit-codebar,.kit-code:focus-within .kit-codebar{opacity:1}
 .kit-tool{border:1px solid var(--line);border-radius:6px;padding:4px 8px}.kit-tool summary,.kit-thinking summary{cursor:pointer}.kit-tool summary{display:flex;gap:8px;align-items:baseline}.kit-tool summary::before{content:"▸";color:var(--dim)}.kit-tool details[open]>summary::before{content:"▾"}
 .kit-name{font-weight:600}.kit-brief{flex:1;min-width:0;overflow:hidden;text-overflow:ellipsis;white-space:nowrap;color:var(--dim);font-size:.9em}.kit-status{color:var(--dim);font-size:.88em;white-space:nowrap}
-.kit-tool pre{margin:4px 0}.kit-tool[data-status=asking]{border-color:var(--accent);border-width:2px}.kit-tool[data-status=error] .kit-status,.kit-tool[data-status=denied] .kit-status,.kit-bad,.kit-error{color:var(--bad)}
+.kit-tool pre{margin:4px 0}.kit-tool[data-status=asking]{border-color:var(--accent);box-shadow:0 0 0 1px var(--accent)}.kit-tool[data-status=error] .kit-status,.kit-tool[data-status=denied] .kit-status,.kit-bad,.kit-error{color:var(--bad)}
 .kit-err{border-inline-start:3px solid var(--bad)!important}.kit-error{flex-basis:100%;font-weight:600}.kit-out{max-height:14em!important}
 .kit-approval{padding:6px 0}.kit-q{font-weight:600;margin-bottom:4px}.kit-row{display:flex;gap:6px;align-items:center;flex-wrap:wrap}
 .kit-b{font:inherit;font-size:.9em;color:var(--fg);background:var(--soft);border:1px solid var(--line);border-radius:4px;padding:2px 10px;cursor:pointer;min-height:24px}.kit-b:hover{border-color:var(--fg)}.kit-b:disabled{opacity:.6;cursor:default}
