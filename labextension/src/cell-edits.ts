@@ -63,9 +63,10 @@ export class Cells {
     this.stop();
     const made = this.notebook.insertCell(index, { cell_type: type, source, metadata: {} } as never);
     this.stop();
-    return this.edit('insert', made.id, '', source, () => {
-      this.expect(made.id, source);
-      this.take(made.id);
+    const { id } = made; // a move puts another object in the place of this one
+    return this.edit('insert', id, '', source, () => {
+      this.expect(id, source);
+      this.take(id);
     });
   }
 
@@ -93,11 +94,13 @@ export class Cells {
     const { cell, index } = this.find(id);
     const kept = cell.toJSON() as unknown as Spec;
     const before = cell.source;
-    this.take(id);
+    const left = this.take(id);
     return this.edit('delete', id, before, '', () => {
       if (this.notebook.cells.some(other => other.id === id)) throw new CellError('the cell is there again');
       this.stop();
       this.notebook.insertCell(Math.min(index, this.notebook.cells.length), { ...kept, id } as never);
+      const empty = this.notebook.cells.findIndex(other => other.id === left && !other.source);
+      if (empty >= 0) this.notebook.deleteCell(empty);
       this.stop();
     });
   }
@@ -121,13 +124,13 @@ export class Cells {
       .filter(cell => cell.cell_type === 'code')
       .map(cell => {
         const code = cell as ISharedCodeCell;
-        const [outputs, count] = [code.getOutputs(), code.execution_count];
+        const [id, outputs, count] = [cell.id, code.getOutputs(), code.execution_count];
         this.notebook.transact(() => {
           code.setOutputs([]);
           code.execution_count = null;
         });
-        return this.edit('clear', cell.id, '', '', () => {
-          const again = this.find(cell.id).cell as ISharedCodeCell;
+        return this.edit('clear', id, '', '', () => {
+          const again = this.find(id).cell as ISharedCodeCell;
           this.notebook.transact(() => {
             again.setOutputs(outputs);
             again.execution_count = count;
@@ -136,14 +139,17 @@ export class Cells {
       });
   }
 
-  private take(id: string): void {
+  /** Take a cell out; a notebook without cells cannot be typed into, so the last one leaves an empty one. */
+  private take(id: string): string | null {
+    const isLast = this.notebook.cells.length === 1;
+    let left: string | null = null;
     this.stop();
     this.notebook.transact(() => {
       this.notebook.deleteCell(this.find(id).index);
-      // A notebook without cells cannot be typed into.
-      if (!this.notebook.cells.length) this.notebook.insertCell(0, { cell_type: 'code', source: '', metadata: {} } as never);
+      if (isLast) left = this.notebook.insertCell(0, { cell_type: 'code', source: '', metadata: {} } as never).id;
     });
     this.stop();
+    return left;
   }
 
   private shift(from: number, to: number): void {

@@ -55,7 +55,7 @@ export class CellHands {
       last.undo();
       this.reviews.filter(review => review.edits.includes(last)).forEach(review => review.dispose());
     } catch (error) {
-      Notification.warning(`Cannot take it back: ${error instanceof Error ? error.message : error}.`);
+      Notification.warning(`Cannot take it back: ${error instanceof Error ? error.message : error}.`, { autoClose: 6000 });
     }
   }
 
@@ -155,7 +155,7 @@ export class CellHands {
               edit.undo();
               this.tell(link, edit, 'rejected');
             } catch (error) {
-              Notification.warning(`Cannot bring it back: ${error instanceof Error ? error.message : error}.`);
+              Notification.warning(`Cannot bring it back: ${error instanceof Error ? error.message : error}.`, { autoClose: 6000 });
             }
           }
         }

@@ -50,7 +50,8 @@ export const panelPlugin: JupyterFrontEndPlugin<void> = {
       const found = await links.linkOf(notebook)?.sayHello();
       if (!found)
         Notification.error(
-          `kit could not be loaded in this kernel: ${trouble || 'it does not answer'}. Is kit-jupyter installed in its environment (pip install kit-jupyter)?`
+          `kit could not be loaded in this kernel: ${trouble || 'it does not answer'}. Is kit-jupyter installed in its environment (pip install kit-jupyter)?`,
+          { autoClose: 10000 }
         );
     };
     const panel = new ChatPanel(links, load);

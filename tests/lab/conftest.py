@@ -223,11 +223,10 @@ class Page:
 
     def attached(self) -> Page:
         """Load kit with the scripted model, and wait until kernel and page know each other."""
-        self.execute(SETUP)
+        said = self.execute(SETUP)
+        assert "ready" in said, said
         for _ in range(100):
-            if json.loads(
-                self.execute("import json; print(json.dumps([p.comm is not None for p in nb.lab.pages.values()]))")
-            ):
+            if self.execute("print(any(page.comm for page in nb.lab.pages.values()))").strip() == "True":
                 return self
             self.page.wait_for_timeout(50)
         raise AssertionError("the page did not say hello")

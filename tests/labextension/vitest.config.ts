@@ -1,3 +1,11 @@
+import { fileURLToPath } from 'node:url';
+
 import { defineConfig } from 'vitest/config';
 
-export default defineConfig({ test: { include: ['*.test.ts'] } });
+// Sources under test resolve what they import from the extension's own packages.
+const modules = fileURLToPath(new URL('../../labextension/node_modules/', import.meta.url));
+
+export default defineConfig({
+  resolve: { alias: { '@jupyter/ydoc': `${modules}@jupyter/ydoc` } },
+  test: { include: ['*.test.ts'] }
+});
