@@ -238,6 +238,7 @@ class _Beginning:
 
     def void(self, _: object) -> None:
         self.is_valid = False
+        self.written = None
 
     def fits(self, messages: Sequence[PromptMessage]) -> bool:
         return self.is_valid and self.ids == tuple(map(id, messages[: len(self.ids)]))

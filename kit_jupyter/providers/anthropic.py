@@ -28,7 +28,7 @@ adaptive thinking, structured outputs, mid-conversation system messages; recorde
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -232,6 +232,9 @@ class AnthropicCodec:
             if choice is None or choice["type"] == "none":
                 # With other tools about, the model must use one of them or this one; alone it must use this.
                 choice = {"type": "any"} if request.tools and choice is None else {"type": "tool", "name": answer_tool}
+        if not tools:
+            tools = _former_tools(request.messages)
+            choice = {"type": "none"} if tools else choice
         output: dict[str, Any] = {}
         if request.format is not None and answer_tool is None:
             output["format"] = {"type": "json_schema", "schema": close_objects(request.format, UNSUPPORTED)}
@@ -338,6 +341,14 @@ def _query(endpoint: Endpoint) -> str:
     from urllib.parse import urlencode
 
     return f"?{urlencode(endpoint.query)}" if endpoint.query else ""
+
+
+def _former_tools(messages: Sequence[PromptMessage]) -> list[dict[str, Any]]:
+    """Tools that a history calls and the request does not offer, as for a summary: without any it is refused."""
+    names = {part.name: None for message in messages for part in message.parts if type(part) is ToolCallPart}
+    return [
+        {"name": name, "description": "Not available any more.", "input_schema": _object_schema({})} for name in names
+    ]
 
 
 def _tool(spec: Any) -> dict[str, Any]:

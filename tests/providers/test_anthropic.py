@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import hashlib
 import itertools
 import json
@@ -150,6 +151,15 @@ def test_tool_choice(ours: str, theirs: dict[str, str]) -> None:
     """Our words for the choice become theirs; auto is theirs too."""
     assert body_of(said("hi"), tools=(WEATHER,), tool_choice=ours)["tool_choice"] == theirs
     assert "tool_choice" not in body_of(said("hi"), tools=(WEATHER,))
+
+
+def test_a_history_with_calls_is_accepted_without_tools() -> None:
+    """A summary is asked for without tools; the service refuses calls of tools that the request does not name."""
+    body = body_of(said("a"), answer(call("c")), result("c"), said("Sum up."))
+
+    assert [tool["name"] for tool in body["tools"]] == ["weather"]
+    assert body["tool_choice"] == {"type": "none"}
+    assert "tools" not in body_of(said("a"), answer("b"), said("c"))
 
 
 def test_server_tools_are_added_and_other_extras_replace() -> None:
@@ -611,6 +621,23 @@ def test_a_new_step_costs_what_is_new() -> None:
         costs.append(cost())
 
     assert costs[-1] <= costs[9] * 1.1
+
+
+def test_a_talk_that_is_gone_takes_its_bytes_with_it() -> None:
+    """What is kept lives as long as the messages; nothing piles up in a kernel that runs for days."""
+    codec = AnthropicCodec()
+    history = [said("begin")]
+    for number in range(5):
+        history += [answer(f"a{number}"), said(f"u{number}")]
+        codec.encode(request(*history, model=MODEL), ENDPOINT)
+    kept = len(codec._pieces)
+
+    history.clear()
+    gc.collect()
+
+    assert kept == 11
+    assert len(codec._pieces) == 0
+    assert all(entry.written is None for entry in codec._beginnings._kept.values())
 
 
 # ---------------------------------------------------------------- the answer
