@@ -35,7 +35,7 @@ import os
 import re
 import tempfile
 import threading
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
 from functools import cache
@@ -70,9 +70,6 @@ VERSION = 1
 
 cell_label: ContextVar[str] = ContextVar("kit_replay_cell", default="")
 """How the asking cell is called in recordings and misses; set it in the task that reads the stream."""
-
-Start = Callable[[], Awaitable[str]]
-
 
 # ---------------------------------------------------------------- mode and place
 
@@ -576,20 +573,16 @@ def recorded_model(environ: Mapping[str, str] | None = None) -> str:
     return exchanges[0].model if exchanges else ""
 
 
-def transport_for(
-    network: Network | None = None, *, start: Start | None = None, inner: Any = None, how: str | None = None
-) -> Any:
+def transport_for(network: Network | None = None, *, inner: Any = None, how: str | None = None) -> Any:
     """The transport that replays or records; None when replay is off.
 
     Parameters
     ----------
     network : Network or None
         The way to the service for what must be asked; None takes the environment's.
-    start : async callable or None
-        For a server that need not run while the recording answers: called before the first real request,
-        returns the true base URL. Give such a provider any fixed base URL.
     inner : httpx transport or None
-        Carries what must be asked, instead of sockets of our own; not touched while the recording answers.
+        Carries what must be asked in place of the network, for example one that starts a server at its first
+        request; it is not called as long as the recording answers. Give such a provider any fixed base URL.
     how : str or None
         One of `MODES`; None takes ``KIT_REPLAY``.
     """
@@ -597,7 +590,7 @@ def transport_for(
     if how == "off":
         return None
     network = network or Network()
-    return _transport_class(network.library)(how, network, start, inner)
+    return _transport_class(network.library)(how, network, inner)
 
 
 @cache
@@ -677,33 +670,18 @@ def _transport_class(library: str | None) -> Any:
 
         async def _ask(self, request: Any) -> Any:
             if self._inner is not None:
-                return await self._inner.handle_async_request(request)
-            if self._start is not None:
-                if self._base_url is None:
-                    self._base_url = await self._start()
-                request = self._moved(request)
+                response = await self._inner.handle_async_request(request)
+                response.request = request
+                return response
             url = str(request.url)
             _, shared = _client_for(
                 self._network, secure=url.startswith("https:"), loopback=is_loopback(url), transport=None
             )
             return await shared.client.send(request, stream=True)
 
-        def _moved(self, request: Any) -> Any:
-            """The same request to where the server really is; its own base URL was made up."""
-            true = httpx.URL(self._base_url or "")
-            path = (
-                true.path.rstrip("/")
-                + "/"
-                + request.url.path.lstrip("/").removeprefix(true.path.strip("/")).lstrip("/")
-            )
-            headers = [(n, v) for n, v in request.headers.multi_items() if n.lower() != "host"]
-            return httpx.Request(
-                request.method,
-                true.copy_with(path=path, query=request.url.query),
-                headers=headers,
-                content=request.content,
-                extensions=request.extensions,
-            )
+        async def aclose(self) -> None:
+            if self._inner is not None:
+                await self._inner.aclose()
 
     return ReplayTransport
 
@@ -763,7 +741,7 @@ def _recordable(pieces: list[bytes]) -> dict[str, Any]:
         return {"stream": reads}
     text = body.decode("utf-8", "replace")
     with contextlib.suppress(ValueError):
-        return {"json": _hide_opaque(json.loads(text))}
+        return {"json": _hide_opaque(_quiet(json.loads(text)))}
     return {"text": keys.mask(text)}
 
 
@@ -774,7 +752,20 @@ def _recorded_event(name: str, data: str | bytes) -> dict[str, Any]:
         value = json.loads(text)
     except ValueError:
         return {**out, "data": keys.mask(text)}
-    return {**out, "data": _hide_opaque(value) if isinstance(value, dict | list) else text}
+    return {**out, "data": _hide_opaque(_quiet(value)) if isinstance(value, dict | list) else text}
+
+
+_NOISE = frozenset(("created", "created_at", "system_fingerprint", "obfuscation", "timings", "p"))
+
+
+def _quiet(value: Any) -> Any:
+    """An answer without what differs in every recording and says nothing: times, fingerprints, padding."""
+    if not isinstance(value, dict):
+        return value
+    quiet = {key: item for key, item in value.items() if key not in _NOISE}
+    if isinstance(quiet.get("response"), dict):
+        quiet["response"] = _quiet(quiet["response"])
+    return quiet
 
 
 # ---------------------------------------------------------------- a provider of its own
