@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextvars
+import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -49,13 +50,13 @@ def type_of(value: object) -> str:
 
 @dataclass(slots=True, eq=False)
 class Handler:
-    """One function on one hook; `hanging` counts calls that have not returned in time."""
+    """One function on one hook; `stuck` is set when the call that did not return in time has returned after all."""
 
     owner: str
     fn: Callable[..., Any]
     priority: int
     timeout_seconds: float | None
-    hanging: int = 0
+    stuck: threading.Event | None = None
 
 
 class Chains:
@@ -97,29 +98,24 @@ class Chains:
         self._shown = ()
 
     async def _call(self, handler: Handler, *args: Any) -> Any:
-        if handler.hanging:
-            raise GuestTimeout("an earlier call of it has not returned yet")
-        with as_guest(handler.owner):
-            try:
-                return await call(self._watched(handler), *args, timeout_seconds=handler.timeout_seconds)
-            except GuestTimeout:
-                if is_async(handler.fn):
-                    raise  # cancelled, so nothing runs on
-                handler.hanging += 1
-                raise
-
-    @staticmethod
-    def _watched(handler: Handler) -> Callable[..., Any]:
-        if is_async(handler.fn):
-            return handler.fn
+        if handler.stuck is not None and not handler.stuck.is_set():
+            raise GuestTimeout("an earlier call of it has not returned yet")  # one lost thread is enough
+        returned = threading.Event()
 
         def run(*args: Any) -> Any:
             try:
                 return handler.fn(*args)
             finally:
-                handler.hanging = 0
+                returned.set()
 
-        return run
+        fn = handler.fn if is_async(handler.fn) else run
+        with as_guest(handler.owner):
+            try:
+                return await call(fn, *args, timeout_seconds=handler.timeout_seconds)
+            except GuestTimeout:
+                if fn is run:  # an async one was cancelled, so nothing runs on
+                    handler.stuck = returned
+                raise
 
     async def _chain(self, hook: str, value: T, kind: type[T], *before: Any) -> T:
         """Each handler gets the last one's value; one that fails or returns something else changes nothing."""

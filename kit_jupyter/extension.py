@@ -243,6 +243,7 @@ class _Guest:
     name: str
     extension: Any
     timeout_seconds: float | None
+    handlers: dict[str, Handler]
 
 
 class _Outbox:
@@ -377,7 +378,10 @@ class ExtensionHost(Chains):
             )
         if any(known is extension for known in self.extensions):
             raise UsageError(f"this {label} was added already; an extension is configured once")
-        guest = _Guest(self._free_name(extension), extension, _timeout_of(extension))
+        name, limit = self._free_name(extension), _timeout_of(extension)
+        asked = ("on_user_message", "on_conversation_reset")
+        handlers = {hook: Handler(name, getattr(extension, hook), 50, limit) for hook in asked}
+        guest = _Guest(name, extension, limit, handlers)
         self.extensions.append(extension)
         self._guests.append(guest)
         for hook in CHAINED:
@@ -509,14 +513,11 @@ class ExtensionHost(Chains):
             await self._ask(guest, "on_conversation_reset")
 
     async def _ask(self, guest: _Guest, hook: str, *args: Any) -> Any:
-        with as_guest(guest.name):
-            try:
-                return await call(
-                    getattr(guest.extension, hook), self.context, *args, timeout_seconds=guest.timeout_seconds
-                )
-            except Exception as exc:
-                self._report(guest.name, hook, exc)
-                return None
+        try:
+            return await self._call(guest.handlers[hook], self.context, *args)
+        except Exception as exc:
+            self._report(guest.name, hook, exc)
+            return None
 
     def contributions(self, tools: Sequence[Tool] = ()) -> tuple[Contribution, ...]:
         """What guests add to the trifecta tree.

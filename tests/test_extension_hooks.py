@@ -287,7 +287,11 @@ async def test_a_hook_that_still_hangs_is_not_called_again():
 
     assert len(entered) == 1
     assert "earlier call" in str(told[-1])
+
     release.set()
+    await asyncio.to_thread(host._handlers["after_turn"][0].stuck.wait, 20)
+    await host.after_turn("", None)
+    assert len(entered) == 2  # it has come back, so it is asked again
 
 
 async def test_after_tool_is_middleware():
