@@ -774,7 +774,7 @@ def provider_table() -> str:
         for row in ROWS
     ]
     lines.append("| `local/` | Built-in local model | openai-chat | none | none |")
-    lines.append("| `pydantic-ai/` | Any model of pydantic-ai (extra `bridge`) | its own | its own | its own |")
+    lines.append("| `pydantic-ai/` | Any model of pydantic-ai (extra `pydantic-ai`) | its own | its own | its own |")
     return "\n".join(lines)
 
 
