@@ -73,7 +73,8 @@ class Answer:
         turn.say(ev.MessageStart, self._id, str(request.model))
         ears = Ears(turn, self._id)
         try:
-            async with aclosing(turn.provider.stream(request)) as deltas:  # type: ignore[type-var]
+            stream: Any = turn.provider.stream(request)  # an async generator, by the seam's contract
+            async with aclosing(stream) as deltas:
                 async for delta in deltas:
                     builder.feed(delta)
                     ears.hear(delta)

@@ -3,27 +3,25 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from kit_jupyter import events as ev
 from kit_jupyter.compactor import summarise_branch
+from kit_jupyter.kit_path import KitPath
 from kit_jupyter.messages import Assistant
 from kit_jupyter.session import Session
-
-if TYPE_CHECKING:
-    from kit_jupyter.kit import Kit
 
 __all__ = ["TreeVerbs"]
 
 
-class TreeVerbs:
-    """Mixed into `Kit`."""
+class TreeVerbs(KitPath):
+    """Mixed into `Kit`: clear, branch, fork, resume, name, label, export."""
 
-    async def clear_conversation(self: Kit) -> None:  # type: ignore[misc]
+    async def clear_conversation(self) -> None:
         """Begin anew: the old branch stays in the file. Guests drop what belongs to the conversation."""
         await self._drive(lambda: _clear(self))
 
-    async def branch(self: Kit, entry_id: str | None, *, summarise: bool = False) -> None:  # type: ignore[misc]
+    async def branch(self, entry_id: str | None, *, summarise: bool = False) -> None:
         """Go to an older entry (None: the root); what comes next is a branch of it.
 
         Parameters
@@ -40,11 +38,11 @@ class TreeVerbs:
         """
         await self._drive(lambda: _branch(self, entry_id, summarise))
 
-    async def fork(self: Kit, entry_id: str | None = None) -> Session:  # type: ignore[misc]
+    async def fork(self, entry_id: str | None = None) -> Session:
         """A new session from the path to `entry_id` (default: here); `resume` it, or give it to another Kit."""
         return await self._drive(lambda: _fork(self, entry_id))
 
-    async def resume(self: Kit, session: Session | str) -> None:  # type: ignore[misc]
+    async def resume(self, session: Session | str) -> None:
         """Go on with another session, with its agent and model; one of a file is opened.
 
         Raises
@@ -59,20 +57,20 @@ class TreeVerbs:
     # ------------------------------------------------------------ names
 
     @property
-    def name(self: Kit) -> str:  # type: ignore[misc]
+    def name(self) -> str:
         """The session's name; set it to find the session again."""
         return self.session.name
 
     @name.setter
-    def name(self: Kit, name: str) -> None:  # type: ignore[misc]
+    def name(self, name: str) -> None:
         self.session.set_name(name)
 
     @property
-    def labels(self: Kit) -> dict[str, str]:  # type: ignore[misc]
+    def labels(self) -> dict[str, str]:
         """Labels of entries, by entry id."""
         return self.session.labels
 
-    def label(self: Kit, entry_id: str, text: str) -> None:  # type: ignore[misc]
+    def label(self, entry_id: str, text: str) -> None:
         """Label an entry; an empty text takes the label away.
 
         Raises
@@ -82,7 +80,7 @@ class TreeVerbs:
         """
         self.session.set_label(entry_id, text)
 
-    def export(self: Kit, format: str = "markdown", path: Any = None, **options: Any) -> str:  # type: ignore[misc]
+    def export(self, format: str = "markdown", path: Any = None, **options: Any) -> str:
         """The session as ``markdown``, ``html``, ``jsonl`` or ``ipynb``; written to `path` when one is given.
 
         Raises
@@ -98,8 +96,8 @@ class TreeVerbs:
         return text
 
 
-async def _clear(kit: Kit) -> None:
-    with kit._claim("the conversation is being cleared"):
+async def _clear(kit: KitPath) -> None:
+    with kit._claims.claim("the conversation is being cleared"):
         kit.session.move_leaf(None)
         kit._inbox.clear()
         kit._sections = tuple(kit.host.system_sections())
@@ -107,8 +105,8 @@ async def _clear(kit: Kit) -> None:
         await kit.host.reset()
 
 
-async def _branch(kit: Kit, entry_id: str | None, summarise: bool) -> None:
-    with kit._claim("the session moves to another branch"):
+async def _branch(kit: KitPath, entry_id: str | None, summarise: bool) -> None:
+    with kit._claims.claim("the session moves to another branch"):
         session, before = kit.session, kit.session.leaf
         kept = {entry.id for entry in session.path_to(entry_id)}
         summary: Assistant | None = None
@@ -124,12 +122,12 @@ async def _branch(kit: Kit, entry_id: str | None, summarise: bool) -> None:
         kit._say(ev.BranchChanged, before or "", session.leaf or "")
 
 
-async def _fork(kit: Kit, entry_id: str | None) -> Session:
+async def _fork(kit: KitPath, entry_id: str | None) -> Session:
     return kit.session.fork(entry_id)
 
 
-async def _resume(kit: Kit, session: Session | str) -> None:
-    with kit._claim("another session is being opened"):
+async def _resume(kit: KitPath, session: Session | str) -> None:
+    with kit._claims.claim("another session is being opened"):
         new = kit._open_session(session)
         old, kit.session = kit.session, new
         if old is not new:

@@ -700,7 +700,7 @@ async def test_a_second_prompt_is_refused_queued_or_said_to_the_turn(make: Any) 
         await kit.prompt("no", when_busy="maybe")
     steered = asyncio.ensure_future(kit.prompt("join", when_busy="steer"))
     queued = [asyncio.ensure_future(kit.prompt(str(n), when_busy="queue")) for n in (2, 3)]
-    await until(lambda: kit.queue.steering == ("join",) and len(kit._waiting) == 2)
+    await until(lambda: kit.queue.steering == ("join",) and len(kit._claims.waiting) == 2)
     hold.set()
 
     assert str(await first) == str(await steered) == "two"
@@ -716,7 +716,7 @@ async def test_a_queued_prompt_that_is_cancelled_leaves_the_line(make: Any) -> N
     await until(lambda: provider.requests)
     gone = asyncio.ensure_future(kit.prompt("gone", when_busy="queue"))
     stays = asyncio.ensure_future(kit.prompt("stays", when_busy="queue"))
-    await until(lambda: len(kit._waiting) == 2)
+    await until(lambda: len(kit._claims.waiting) == 2)
     gone.cancel()
     hold.set()
 
@@ -734,7 +734,7 @@ async def test_stop_turns_away_prompts_that_wait(make: Any) -> None:
     first = asyncio.ensure_future(kit.prompt("1"))
     await until(lambda: provider.requests)
     waits = asyncio.ensure_future(kit.prompt("2", when_busy="queue"))
-    await until(lambda: kit._waiting)
+    await until(lambda: kit._claims.waiting)
 
     await kit.abort()
 
