@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextvars
+import copy
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -222,7 +223,10 @@ class Chains:
         """Gates, chained; the first block stops. A gate that fails blocks."""
         for handler in tuple(self._handlers["before_tool"]):
             try:
-                said = await self._call(handler, call, MappingProxyType(dict(arguments)))
+                own = copy.deepcopy(dict(arguments))
+                said = await self._call(handler, call, MappingProxyType(own))
+                if own != arguments:
+                    raise TypeError("it changed the arguments in place; return BeforeTool(arguments=…) instead")
                 if said is None:
                     continue
                 if not isinstance(said, BeforeTool):

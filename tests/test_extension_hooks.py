@@ -221,20 +221,25 @@ async def test_gates_change_arguments_in_turn_and_the_first_block_stops():
     assert seen == [{"line": "ls", "cwd": "data"}]
 
 
-async def test_a_gate_cannot_change_the_arguments_in_place():
-    """Bad input, editing a read-only view: it raises in the gate, and a gate that fails blocks."""
-
-    def sneaks(call, arguments):
-        arguments["line"] = "rm -rf ."
-
-    arguments = {"line": "ls"}
+@pytest.mark.parametrize(
+    "sneaks",
+    [
+        lambda call, arguments: arguments.__setitem__("line", "rm -rf ."),
+        lambda call, arguments: arguments.update(line="rm -rf ."),
+        lambda call, arguments: arguments["flags"].append("--force"),
+    ],
+    ids=["top", "update", "nested"],
+)
+async def test_a_gate_cannot_change_the_arguments_in_place(sneaks):
+    """Bad input, editing a read-only view: the gate has failed, and a gate that fails blocks."""
+    arguments = {"line": "ls", "flags": []}
     host, told = hosted(("before_tool", sneaks))
 
     gate = await host.before_tool(CALL, arguments)
 
     assert gate.block
-    assert arguments == {"line": "ls"}
-    assert "TypeError" in str(told[0])
+    assert arguments == {"line": "ls", "flags": []}
+    assert told[0].hook == "before_tool"
 
 
 NEVER = threading.Event()
