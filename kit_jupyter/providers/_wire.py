@@ -40,7 +40,7 @@ from typing import Any, TypeVar
 from urllib.parse import urljoin, urlsplit
 
 from kit_jupyter.errors import AuthFailed, ConnectionFailed, KitError, ProviderError, UsageError, WireError
-from kit_jupyter.messages import ModelDelta, ResponseFacts, UsageDelta
+from kit_jupyter.messages import Finished, ModelDelta, ResponseFacts, UsageDelta
 from kit_jupyter.provider import ModelInfo, ModelRequest, RetryNotice, retry_listener
 from kit_jupyter.providers import keys
 from kit_jupyter.providers._errors import describe, request_id
@@ -426,7 +426,8 @@ class WireProvider:
             watch = _Watch()
             response: Any = None
             try:
-                response = await self._open(call, request, endpoint, limits, watch)
+                when_good: list[Callable[[], None]] = []
+                response = await self._open(call, request, endpoint, limits, watch, when_good)
                 answer = Answer(self.codec.decoder(request, endpoint), request, endpoint)
                 # The stream below `aiter_raw`: that only counts bytes, for a tenth of a chunk's whole cost.
                 packed = response.headers.get("content-encoding", "identity") != "identity"
@@ -462,6 +463,9 @@ class WireProvider:
                         patience = wanted
                 for delta in answer.end():
                     spoken = True
+                    if type(delta) is Finished:  # whoever reads may stop here
+                        for work in when_good:
+                            work()
                     yield delta
                 return
             except Exception as exc:
@@ -490,12 +494,20 @@ class WireProvider:
     # -- opening
 
     async def _open(
-        self, call: HttpCall, request: ModelRequest, endpoint: Endpoint, limits: Limits, watch: _Watch
+        self,
+        call: HttpCall,
+        request: ModelRequest,
+        endpoint: Endpoint,
+        limits: Limits,
+        watch: _Watch,
+        when_good: list[Callable[[], None]],
     ) -> Any:
         """A response of 200 whose body has not been read; the first part of all that can go wrong."""
         url = call.url
-        # For a transport that records: who was asked, and whether the call can go out at all.
+        # For a transport that records: who was asked, whether the call can go out at all, and what to do
+        # once the answer has proved to be whole.
         told = {
+            "kit_when_good": when_good,
             "kit_model": f"{endpoint.name}/{request.model.id}",
             "kit_lacks_key": self._needs_key and not endpoint.api_key,
         }

@@ -627,10 +627,9 @@ def _transport_class(library: str | None) -> Any:
     class ReplayTransport(httpx.AsyncBaseTransport):  # type: ignore[misc, name-defined]
         """Answers from a recording, or asks and records."""
 
-        def __init__(self, how: str, network: Network, start: Start | None, inner: Any) -> None:
+        def __init__(self, how: str, network: Network, inner: Any) -> None:
             self.how = how
-            self._network, self._start, self._inner = network, start, inner
-            self._base_url: str | None = None
+            self._network, self._inner = network, inner
 
         def __repr__(self) -> str:
             return f"ReplayTransport({self.how!r}, {str(recording_file())!r})"
@@ -658,15 +657,16 @@ def _transport_class(library: str | None) -> Any:
             headers = [(n, v) for n, v in response.headers.multi_items() if n.lower() not in _NOT_PASSED_ON]
 
             def keep(pieces: list[bytes]) -> None:
-                if response.status_code < 400 or response.status_code in _KEPT_ERRORS:
-                    exchange = asked.answered(response.status_code, response.headers.get("content-type", ""), pieces)
+                if response.status_code >= 400 and response.status_code not in _KEPT_ERRORS:
+                    return
+                exchange = asked.answered(response.status_code, response.headers.get("content-type", ""), pieces)
+                when_good = request.extensions.get("kit_when_good")
+                if response.status_code >= 400 or when_good is None:
                     kept.add(exchange, renew=self.how == "record")
+                else:  # an answer that was cut, or is none, is not worth keeping: whoever reads it knows
+                    when_good.append(lambda: kept.add(exchange, renew=self.how == "record"))
 
             return httpx.Response(response.status_code, headers=headers, stream=_Tee(response, keep), request=request)
-
-        async def aclose(self) -> None:
-            if self._inner is not None:
-                await self._inner.aclose()
 
         async def _ask(self, request: Any) -> Any:
             if self._inner is not None:
