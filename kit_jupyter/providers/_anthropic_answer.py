@@ -103,7 +103,7 @@ class AnthropicDecoder:
             if value.get("type") == "error" or "content" not in value:
                 raise said_in_stream(value, self._request, self._endpoint)
             out = [*self._event("message_start", {"message": value})]
-            for index, block in enumerate(value["content"]):
+            for index, block in enumerate(value["content"] or ()):
                 out += self._begin(index, block)
                 out += self._end_block(index)
             out += self._event("message_delta", {"delta": value, "usage": value.get("usage")})
@@ -132,7 +132,9 @@ class AnthropicDecoder:
                 tokens = self._count(message.get("usage"), is_first=True)
                 return (facts, UsageDelta(tokens)) if tokens != Tokens() else (facts,)
             case "message_delta":
-                self._stop.update({k: v for k, v in value["delta"].items() if v is not None and k.startswith("stop")})
+                self._stop.update(
+                    {k: v for k, v in (value.get("delta") or {}).items() if v is not None and k.startswith("stop")}
+                )
                 tokens = self._count(value.get("usage"))
                 return (UsageDelta(tokens),) if tokens != Tokens() else ()
             case "message_stop":

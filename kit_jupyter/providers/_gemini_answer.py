@@ -189,6 +189,8 @@ class GeminiDecoder:
                 self._stop_message = ": ".join(str(word) for word in words if word)
             return out
         candidate = candidates[0]
+        if candidate.get("index"):  # one of several that were asked for; the first is the answer
+            candidate = next((other for other in candidates if not other.get("index")), {})
         for part in (candidate.get("content") or {}).get("parts") or ():
             self._part(part, out)
         stop = candidate.get("finishReason")

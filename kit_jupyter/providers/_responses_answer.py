@@ -343,7 +343,7 @@ def _shown(item: dict[str, Any]) -> str:
             if action.get(key):
                 said = action[key]
                 return " ".join(map(str, said)) if isinstance(said, list) else str(said)
-    for key in ("queries", "code", "arguments", "input", "tools"):
+    for key in ("queries", "code", "arguments", "input", "revised_prompt", "tools"):
         said = item.get(key)
         if isinstance(said, str):
             return said

@@ -35,6 +35,8 @@ from kit_jupyter.errors import (
     WireError,
 )
 from kit_jupyter.messages import (
+    Citation,
+    CitationDelta,
     Finished,
     MediaPart,
     ModelDelta,
@@ -469,6 +471,8 @@ class _Reader:
             return  # shown as text, and so sent back as text
         stored = _parts_adapter().dump_python(part, mode="json", exclude_none=True)
         native = Native(WIRE, {"from": self._scope, "part": stored, **({"response": facts} if facts else {})})
+        for cited in getattr(part, "citations", None) or ():
+            yield from (CitationDelta(index, citation) for citation in _citations(cited))
         match part.part_kind:
             case "text" | "thinking" | "tool-call":
                 if len(stored) > _PLAIN.get(part.part_kind, 0) or part.part_kind == "thinking":
@@ -496,6 +500,18 @@ class _Reader:
 
 # Keys that a part has when there is no state in it: kind and content; kind, name, arguments and id.
 _PLAIN = {"text": 2, "tool-call": 4}
+
+
+def _citations(cited: Any) -> Iterator[Citation]:
+    anchor = getattr(cited, "anchor", None)
+    for source in cited.sources:
+        yield Citation(
+            url=getattr(source, "url", ""),
+            title=source.title or getattr(source, "document_id", None) or "",
+            text="\n".join(source.excerpts),
+            start=getattr(anchor, "start", None),
+            end=getattr(anchor, "end", None),
+        )
 
 
 def _tokens(usage: Any) -> Tokens:

@@ -628,6 +628,19 @@ def test_stop_in_the_middle_is_not_the_end() -> None:
     assert built(chunk({"text": "a"}, stop="STOP"), chunk({"text": "b"}, stop="STOP")).text == "ab"
 
 
+def test_the_first_of_several_candidates_is_the_answer() -> None:
+    """Candidates of one request are told apart by their index, also when they come alone (GOTCHAS 51)."""
+    other = {"candidates": [{"index": 1, "content": {"parts": [{"text": "other"}]}, "finishReason": "STOP"}]}
+    both = {
+        "candidates": [
+            {"index": 1, "content": {"parts": [{"text": "other"}]}},
+            {"content": {"parts": [{"text": "mine"}]}, "finishReason": "STOP"},
+        ]
+    }
+
+    assert built(other, both).text == "mine"
+
+
 def test_citations_of_grounding() -> None:
     """Each supported stretch names its pages; pages without a stretch are named too."""
     grounding = {

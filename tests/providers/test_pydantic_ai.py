@@ -45,6 +45,7 @@ from kit_jupyter.messages import (
     ModelDelta,
     Native,
     ServerPart,
+    TextDelta,
     TextPart,
     ThinkingPart,
     ToolCallPart,
@@ -163,6 +164,39 @@ async def test_thinking_goes_back_to_the_same_model_only() -> None:
     assert (thought.content, thought.signature) == ("hm", "c2ln")
     assert isinstance(elsewhere[1], ModelResponse)
     assert [type(part) for part in elsewhere[1].parts] == [TheirText]
+
+
+async def test_citations_and_server_tools_are_told_and_go_back() -> None:
+    """Where a stretch comes from is shown; a part of the service's own tools is kept, in place."""
+    from pydantic_ai.messages import Citation, NativeToolCallPart, WebCitationSource
+
+    from kit_jupyter.providers.pydantic_ai import _Reader
+
+    web = WebCitationSource("https://e.test", title="E", excerpts=["said"])
+    response = ModelResponse(
+        [
+            NativeToolCallPart("web_search", {"query": "q"}, "s1", provider_name="x"),
+            TheirText("so", citations=[Citation([web])]),
+        ],
+        provider_name="x",
+    )
+    builder = MessageBuilder()
+
+    from pydantic_ai.usage import RequestUsage
+
+    reader = _Reader(request(said("q"), model=MODEL), SCOPE, set())
+    for delta in (TextDelta(1, "so"), *reader.end(response, RequestUsage(input_tokens=1, output_tokens=2))):
+        builder.feed(delta)
+    back = to_messages(request(said("q"), PromptMessage("assistant", builder.parts), said("b"), model=MODEL), SCOPE)
+
+    search, text = builder.parts
+    assert isinstance(search, ServerPart)
+    assert (search.kind, search.name, search.text) == ("call", "web_search", '{"query": "q"}')
+    assert isinstance(text, TextPart)
+    assert [(c.url, c.title, c.text) for c in text.citations] == [("https://e.test", "E", "said")]
+    assert isinstance(back[1], ModelResponse)
+    assert [type(part) for part in back[1].parts] == [NativeToolCallPart, TheirText]
+    assert back[1].provider_name == "x"
 
 
 async def test_structured_output_native_or_through_a_tool() -> None:
