@@ -18,7 +18,7 @@ import pytest
 from kit_jupyter import Kit, Session
 from kit_jupyter.errors import ExtensionError, UsageError
 from kit_jupyter.events import ApprovalAsked, ErrorEvent, ReferenceAdded, Reset, UserMessage, Warned
-from kit_jupyter.extension import BeforeTool, Extension, StepPlan
+from kit_jupyter.extension import HANDLED, BeforeTool, Extension, StepPlan
 from kit_jupyter.extensions.rules import Rules
 from kit_jupyter.extensions.tasks import Tasks
 from kit_jupyter.messages import ModelRef, text_of
@@ -488,6 +488,25 @@ async def test_hooks_change_a_live_turn():
     assert text_of(kit.messages[0].parts) == "go"  # what is stored is as it was said
     kit.bus.settle()
     assert len([e for e in log.of(Warned) if "cache" in e.message]) == 1  # the second step's edit stood before the tail
+
+
+async def test_input_is_looked_at_before_it_is_prompted():
+    """A front end asks first: text is changed, or handled and no turn begins; what was typed is kept beside it."""
+
+    class Commands(Extension):
+        def on_input(self, text, source):
+            if text == "/tasks":
+                return HANDLED
+            return text.replace(":rms:", "root mean square") if source == "cell" else None
+
+    provider = ScriptedProvider("ok", repeat_last=True)
+    kit = make(Commands(), provider=provider)
+
+    assert await kit.apply_input("/tasks", source="cell") is None
+    changed = await kit.apply_input("the :rms: of x", source="cell")
+    await kit.prompt(changed)
+
+    assert shown(provider.requests[0]) == [("user", "the root mean square of x")]
 
 
 async def test_a_tool_added_at_run_time_is_there_in_the_next_turn():

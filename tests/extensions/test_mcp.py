@@ -219,6 +219,7 @@ async def test_a_death_between_calls_is_healed():
         assert (await connection.call("add", {"a": 1, "b": 1})).text == "2"
 
 
+@pytest.mark.slow
 async def test_an_http_server_that_comes_back_is_found_again():
     """The same over HTTP: down, told; up again on its port, used."""
     with (
@@ -249,6 +250,7 @@ def test_closing_ends_the_process():
         connection.start()
 
 
+@pytest.mark.slow
 def test_an_interpreter_that_ends_takes_its_servers_along(tmp_path):
     """A Kit that nobody closes leaves no process."""
     code = (
@@ -332,6 +334,7 @@ async def test_fifty_megabytes_are_not_taken_in():
         assert connection.is_connected
 
 
+@pytest.mark.slow
 async def test_fifty_megabytes_over_http():
     """Bad input: the same limit for an event of a stream; the next call works."""
     with (
