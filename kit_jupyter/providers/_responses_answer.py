@@ -57,7 +57,7 @@ class _Item:
 class OpenAIResponsesDecoder:
     """Events of one answer to deltas; parts are numbered in the order in which they begin."""
 
-    __slots__ = ("_endpoint", "_is_done", "_items", "_kinds", "_next", "_number", "_request")
+    __slots__ = ("_endpoint", "_is_done", "_items", "_kinds", "_next", "_request")
 
     def __init__(self, request: ModelRequest, endpoint: Endpoint) -> None:
         self._request, self._endpoint = request, endpoint
@@ -65,7 +65,6 @@ class OpenAIResponsesDecoder:
         self._next = 0
         self._kinds: set[str] = set()  # text, refusal, call: what the answer holds
         self._is_done = False
-        self._number: int | None = None
 
     def feed(self, event: ServerEvent) -> Iterable[ModelDelta]:
         """Deltas of one event."""
@@ -76,11 +75,6 @@ class OpenAIResponsesDecoder:
                 return ()
             raise not_json(event.data, self._request, self._endpoint) from None
         try:
-            number = value.get("sequence_number")
-            if number is not None:
-                if number == self._number:
-                    return ()  # a proxy that sends an event twice
-                self._number = number
             kind = value.get("type") or event.name
             if kind == "response.output_text.delta":
                 item = self._items.get(value["output_index"])

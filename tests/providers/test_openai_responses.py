@@ -572,13 +572,6 @@ def test_nothing_is_said_twice() -> None:
     assert built(CREATED, ADDED, HELLO, done, completed(item)).text == "hé"
 
 
-def test_an_event_that_comes_twice_counts_once() -> None:
-    """Events are numbered: a proxy that repeats one changes nothing."""
-    first, second = {**HELLO, "sequence_number": 1}, {**HELLO, "sequence_number": 2}
-
-    assert built(ADDED, first, first, second, completed()).text == "héhé"
-
-
 def test_reasoning_is_told_from_one_channel() -> None:
     """Raw reasoning and its summary say the same; parts of a summary are paragraphs."""
 
