@@ -40,7 +40,7 @@ if TYPE_CHECKING:
         UsageError,
         WireError,
     )
-    from kit_jupyter.extension import Extension
+    from kit_jupyter.extension import Extension, ExtensionProtocol
     from kit_jupyter.inbox import Receipt
     from kit_jupyter.kit import Kit
     from kit_jupyter.messages import CellRef, MediaPart, ModelRef, TextPart, Usage
@@ -63,6 +63,7 @@ __all__ = [
     "Denied",
     "Extension",
     "ExtensionError",
+    "ExtensionProtocol",
     "Kit",
     "KitError",
     "Legs",
@@ -99,7 +100,7 @@ _HOME = {
         "AuthFailed BadArguments ConnectionFailed ContextOverflow Denied ExtensionError KitError Overloaded ProviderError "
         "RateLimited Rejected ReplayMiss SessionError ToolError ToolTimeout UnknownTool UsageError WireError"
     ),
-    "extension": "Extension",
+    "extension": "Extension ExtensionProtocol",
     "inbox": "Receipt",
     "kit": "Kit",
     "messages": "CellRef MediaPart ModelRef TextPart Usage",
@@ -146,7 +147,7 @@ def load_ipython_extension(ip: Any) -> None:
     """``%load_ext kit_jupyter``: the magics, and the live session as ``kit``."""
     from kit_jupyter import jupyter
 
-    jupyter.load(ip)
+    jupyter.prepare(ip)
 
 
 def unload_ipython_extension(ip: Any) -> None:

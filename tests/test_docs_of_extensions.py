@@ -51,5 +51,6 @@ def test_each_extension_of_the_table_is_there(room, name):
 
     cls = getattr(import_module(f"kit_jupyter.extensions.{room}"), name)
 
+    assert cls is getattr(import_module("kit_jupyter.extensions"), name)
     assert cls.__doc__
     assert f"| `{name}` |" in (DOCS / "extensions.md").read_text()

@@ -105,7 +105,10 @@ def bound(*extensions, emit=lambda name, content: None, **more) -> ExtensionHost
 
 def test_the_protocol_is_a_public_type():
     """S142: base class and typing protocol are exported and documented."""
-    assert {"Extension", "ExtensionProtocol"} <= set(seam.__all__)
+    import kit_jupyter
+
+    assert {"Extension", "ExtensionProtocol"} <= set(seam.__all__) & set(kit_jupyter.__all__)
+    assert kit_jupyter.ExtensionProtocol is ExtensionProtocol
     assert isinstance(Extension(), ExtensionProtocol)
     assert isinstance(Duck(), ExtensionProtocol)
     assert not isinstance(object(), ExtensionProtocol)
