@@ -62,6 +62,8 @@ def as_part(value: Any) -> Part:
         cast(Any, figure).savefig(buffer, format="png", bbox_inches="tight")
         return MediaPart.of_bytes(buffer.getvalue(), "image/png", "figure.png")
     if hasattr(value, "save") and hasattr(value, "getbands"):  # PIL, without importing it
+        if getattr(value, "mode", "") not in ("1", "L", "LA", "P", "RGB", "RGBA", "I", "I;16"):
+            value = value.convert("RGB")  # PNG knows no CMYK, no floats
         buffer = io.BytesIO()
         value.save(buffer, format="PNG")
         return MediaPart.of_bytes(buffer.getvalue(), "image/png", "image.png")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from dataclasses import replace
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 from kit_jupyter import events as ev
 from kit_jupyter.errors import UsageError
@@ -249,7 +249,7 @@ class ModeVerbs(TreeVerbs):
         """Take back what waits, and what came back unsent; the texts. Any thread."""
         return self._inbox.clear()
 
-    def approve(self, call_id: str, *, arguments: Any = None, scope: Scope = "once", by: str = "") -> None:
+    def approve(self, call_id: str, *, arguments: Any = None, scope: str = "once", by: str = "") -> None:
         """Say yes to a question. Any thread.
 
         Parameters
@@ -265,7 +265,7 @@ class ModeVerbs(TreeVerbs):
         """
         if scope not in ("once", "session", "always"):
             raise UsageError(f"scope must be once, session or always, got {scope!r}")
-        yes = Approval(allowed=True, arguments=arguments, scope=scope, by=by)
+        yes = Approval(allowed=True, arguments=arguments, scope=cast(Scope, scope), by=by)
         self._front.pending.answer(call_id, yes)
 
     def deny(self, call_id: str, reason: str = "", *, by: str = "") -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import re
 from collections.abc import Mapping
@@ -131,7 +132,7 @@ def _fault(loc: tuple[Any, ...], message: str) -> str:
 def _schema_faults(value: Any, schema: Mapping[str, Any]) -> list[str]:
     """Faults by JSON schema: with the kept validator where it is installed, else its outermost facts."""
     try:
-        import jsonschema
+        jsonschema: Any = importlib.import_module("jsonschema")  # by name: it bears no types
     except ImportError:
         missing = [name for name in schema.get("required", ()) if not isinstance(value, dict) or name not in value]
         return [f"{name}: field required" for name in missing]

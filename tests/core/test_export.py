@@ -1,0 +1,145 @@
+"""Export: readable for people, and whole for another Kit."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kit_jupyter import MediaPart, Session, SessionError, UsageError
+from kit_jupyter.export import export_session
+from kit_jupyter.testing import delay, provider_error, text, thinking, tool_call
+
+from .helpers import area, until
+
+PNG = MediaPart.of_bytes(b"\x89PNG\r\n\x1a\nxx", "image/png", "plot.png")
+
+
+@pytest.fixture
+async def kit(make: Any) -> Any:
+    kit, _ = make(
+        [thinking("let me\nthink"), text("I **compute**"), tool_call("area", width=2, height=3)],
+        "It is `6` <b>&</b> ```x```",
+        "brief",
+        [text("half"), provider_error("overloaded", "busy")],
+        tools=[area],
+        session=None,
+    )
+    await kit.prompt("How <large> is it?", parts=[PNG, b"%PDF-1.4"])
+    await kit.steer("be brief")
+    with pytest.raises(Exception, match="busy"):
+        await kit.prompt("more")
+    kit.name = "Areas & more"
+    return kit
+
+
+async def test_markdown_shows_every_message(kit: Any) -> None:
+    """Headings by who speaks, thinking as a quote, calls and results in fences, pictures, failures."""
+    said = kit.export()
+
+    for piece in (
+        "# Areas & more",
+        "## You\n\nHow <large> is it?",
+        "![plot.png](data:image/png;base64,",
+        "[application/pdf]",
+        "> let me\n> think",
+        'Calls `area`:\n\n```json\n{"width": 2, "height": 3}\n```',
+        "## Result of area\n\n```\n6\n```",
+        "## Instruction\n\nbe brief",
+        "## Added by steer",
+        "*failed: busy*",
+    ):
+        assert piece in said, piece
+    short = kit.export("md", thinking=False, tools=False)
+    assert "think" not in short
+    assert "Calls" not in short
+    assert "Result of" not in short
+
+
+async def test_html_is_one_safe_page(kit: Any) -> None:
+    """No script, nothing of a model's or person's text is markup, nothing is loaded from elsewhere."""
+    page = kit.export("html")
+
+    assert "&lt;large&gt;" in page
+    assert "<b>&</b>" not in page
+    assert "<script" not in page
+    assert 'src="data:image/png' in page
+    assert "http" not in page
+    assert page.startswith("<!doctype html>")
+    assert "<title>Areas &amp; more</title>" in page
+
+
+async def test_jsonl_and_notebook_can_be_brought_back(kit: Any, tmp_path: Path) -> None:
+    """Import: the whole tree with names, labels and branches, under a new id; a notebook takes it along."""
+    first = kit.session.entries[0].id
+    kit.label(first, "start")
+    await kit.branch(kit.session.entries[1].id)
+
+    for name, options in (("s.jsonl", {}), ("s.ipynb", {})):
+        kit.export(name.split(".")[1], tmp_path / name, **options)
+        copy = Session.import_from(tmp_path / name, tmp_path / "in")
+        assert copy.messages() == kit.messages
+        assert [e.id for e in copy.entries] == [e.id for e in kit.session.entries]
+        assert copy.leaf == kit.session.leaf
+        assert (copy.name, copy.labels) == ("Areas & more", {first: "start"})
+        assert copy.id != kit.session_id
+        assert Session.open(copy.path).messages() == kit.messages  # type: ignore[arg-type]
+
+
+async def test_a_notebook_is_valid_and_its_prompts_run(kit: Any, tmp_path: Path) -> None:
+    """U40: prompts are `%%kit` cells, answers Markdown; valid for nbformat; the copy can be left out."""
+    nbformat = pytest.importorskip("nbformat")
+    notebook = nbformat.reads(kit.export("ipynb"), as_version=4)
+    nbformat.validate(notebook)
+
+    codes = [c.source for c in notebook.cells if c.cell_type == "code"]
+    assert codes == ["%%kit\nHow <large> is it?", "%%kit\nmore"]
+    bare = json.loads(kit.export("notebook", embed=False))
+    assert set(bare["metadata"]["kit_jupyter"]) == {"session_id"}
+    (tmp_path / "bare.ipynb").write_text(json.dumps(bare))
+    with pytest.raises(SessionError, match="holds no session"):
+        Session.import_from(tmp_path / "bare.ipynb")
+    with pytest.raises(SessionError, match="cannot read"):
+        Session.import_from(tmp_path / "nope.ipynb")
+
+
+async def test_paths_can_be_made_relative(make: Any, tmp_path: Path, monkeypatch: Any) -> None:
+    """S118: an export need not tell where the project lies on this machine."""
+    (tmp_path / "work").mkdir()
+    (tmp_path / "pyproject.toml").touch()
+    monkeypatch.chdir(tmp_path / "work")
+    kit, _ = make("x", session=None)
+    await kit.prompt("hi")
+
+    assert str(tmp_path) in kit.export("jsonl")
+    said = kit.export("jsonl", relative_paths=True)
+    assert str(tmp_path) not in said
+    assert '"path":{"cwd":"work","root":"."}' in said
+
+
+async def test_summaries_and_stopped_answers_are_marked(make: Any) -> None:
+    """S124: a summary is drawn in another way; a stopped answer says so; the other branch is not shown."""
+    kit, provider = make("a" * 4000, "b" * 40, "The summary", [text("half"), delay(60)])
+    await kit.prompt("one")
+    await kit.prompt("two")
+    await kit.compact()
+    import asyncio
+
+    task = asyncio.ensure_future(kit.prompt("three"))
+    await until(lambda: len(provider.requests) == 4)
+    await asyncio.sleep(0.02)
+    await kit.abort()
+    await task
+
+    said = kit.export()
+    assert "## Summary of what came before\n\nThe summary" in said
+    assert "*stopped*" in said
+
+
+async def test_an_unknown_format_names_the_known_ones(kit: Any) -> None:
+    """Bad input."""
+    with pytest.raises(UsageError, match="known: markdown, html, jsonl, ipynb"):
+        kit.export("docx")
+    assert export_session(Session.memory()) == "# Conversation\n"
