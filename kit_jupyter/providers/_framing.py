@@ -89,6 +89,11 @@ class Frames:
         if chunk[:6] == b"data: " and chunk[-2:] == b"\n\n" and chunk.count(b"\n") == 2 and self._is_between(chunk):
             self._silent = 0
             return [_event(ServerEvent, ("", chunk[6:-2]))]  # one whole event a read: what most services send
+        if chunk[:7] == b"event: " and chunk[-2:] == b"\n\n" and chunk.count(b"\n") == 3 and self._is_between(chunk):
+            name, _, data = chunk[7:-2].partition(b"\ndata: ")
+            if data and b"\n" not in name:  # the same with a name: Anthropic, OpenAI Responses
+                self._silent = 0
+                return [_event(ServerEvent, (name.decode("utf-8", "replace"), data))]
         events: list[ServerEvent] = []
         size = len(chunk)
         if b"\r" in chunk:

@@ -86,6 +86,9 @@ STOPS = {
 }
 
 
+_WORD_KEYS = frozenset(("content", "index"))
+
+
 class GeminiDecoder:
     """Chunks of one answer to deltas; text of one kind that follows itself is one part."""
 
@@ -132,6 +135,10 @@ class GeminiDecoder:
                 return ()
             raise not_json(event.data, self._request, self._endpoint) from None
         try:
+            if self._kind == "text":
+                word = self._word(value)
+                if word is not None:
+                    return (TextDelta(self._index, word),)
             return self._chunk(value)
         except (KeyError, TypeError, AttributeError, IndexError):
             raise not_json(event.data, self._request, self._endpoint) from None
@@ -167,6 +174,23 @@ class GeminiDecoder:
             reason = "tool_calls"
         out.append(Finished(reason, raw or None, self._stop_message))
         return out
+
+    def _word(self, value: dict[str, Any]) -> str | None:
+        """The text of a chunk that brings nothing but more of the open part, as nearly all do; else None."""
+        candidates = value.get("candidates")
+        if not candidates or "error" in value:
+            return None
+        candidate = candidates[0]
+        if candidate.keys() - _WORD_KEYS or candidate.get("index"):
+            return None
+        parts = candidate["content"].get("parts")
+        if not parts or len(parts) != 1 or len(parts[0]) != 1:
+            return None
+        text: str | None = parts[0].get("text")
+        if text:
+            self._usage = value.get("usageMetadata") or self._usage
+            self._last_text = self._index
+        return text or None
 
     def _chunk(self, value: dict[str, Any]) -> Iterable[ModelDelta]:
         if "error" in value:

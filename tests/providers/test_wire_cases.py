@@ -6,7 +6,7 @@ import importlib.util
 
 import pytest
 
-from .wire_cases import CODECS, ROOT, WireCase, all_cases, bytewise, decode, differences, randomly, whole
+from .wire_cases import CODECS, ROOT, WireCase, all_cases, by_event, bytewise, decode, differences, randomly, whole
 
 CASES = all_cases()
 
@@ -33,6 +33,13 @@ def test_the_answer_is_the_same_byte_by_byte(case: WireCase) -> None:
     expected = decode(case, whole(case.body)).facts()
 
     assert decode(case, bytewise(case.body)).facts() == expected
+
+
+def test_the_answer_is_the_same_event_by_event(case: WireCase) -> None:
+    """One whole event a read, the usual case with a road of its own, changes nothing."""
+    expected = decode(case, whole(case.body)).facts()
+
+    assert decode(case, by_event(case.body)).facts() == expected
 
 
 @pytest.mark.parametrize("seed", range(4))

@@ -148,6 +148,14 @@ def bytewise(body: bytes) -> Iterator[bytes]:
         yield body[at : at + 1]
 
 
+def by_event(body: bytes) -> Iterator[bytes]:
+    """One event a read, as most services send them."""
+    end = b"\r\n\r\n" if b"\r\n\r\n" in body else b"\n\n"
+    pieces = body.split(end)
+    yield from (piece + end for piece in pieces[:-1])
+    yield pieces[-1]
+
+
 def randomly(body: bytes, seed: int) -> Iterator[bytes]:
     """Mostly small pieces, with empty ones and cuts inside line ends and characters among them."""
     dice = random.Random(seed)
