@@ -56,6 +56,7 @@ _NAMED = {
     **{f"arrow{way}": way for way in ("up", "down", "left", "right")},
     **{"comma": ",", "lt": "<", "gt": ">", "plus": "+", "minus": "-"},
 }
+_SPELT = {",": "<comma>", "<": "<lt>", ">": "<gt>", "+": "<plus>"}
 _BRACKET = re.compile(r"<([^<>\s]+|[^<>\s]*[<>])>")
 _WHEN = re.compile(r"\s*!?\s*[A-Za-z][\w-]*\s*")
 #: A whole override that means "no key".
@@ -155,15 +156,22 @@ def format_keys(keys: Sequence[str]) -> str:
     >>> format_keys(("<leader>", "k", "ctrl+w", ","))
     '<leader>k<ctrl+w><comma>'
     """
-    special = {",": "<comma>", "<": "<lt>", ">": "<gt>", LEADER: LEADER, COUNT: COUNT}
-    out = []
+    out: list[str] = []
+    run: list[str] = []
+
+    def flush() -> None:
+        # u and p in turn are not the key "up"
+        out.append((" " if "".join(run) in _NAMED else "").join(run))
+        run.clear()
+
     for key in keys:
-        if key in special:
-            out.append(special[key])
-        elif key.endswith("+,"):
-            out.append(f"<{key[:-1]}comma>")
-        else:
-            out.append(key if len(key) == 1 else f"<{key}>")
+        if len(key) == 1 and key not in _SPELT:
+            run.append(key)
+            continue
+        flush()
+        spelt = f"<{key[:-1]}comma>" if key.endswith("+,") else key if key in (LEADER, COUNT) else f"<{key}>"
+        out.append(_SPELT.get(key, spelt))
+    flush()
     return "".join(out)
 
 

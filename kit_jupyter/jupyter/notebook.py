@@ -27,10 +27,10 @@ from kit_jupyter.jupyter import display
 from kit_jupyter.jupyter.approvals import ask_by_stdin
 from kit_jupyter.jupyter.cells import CellFinder
 from kit_jupyter.jupyter.config import KitNotebook
+from kit_jupyter.jupyter.early import Early, Later
 from kit_jupyter.jupyter.presenter import Presenter
 from kit_jupyter.jupyter.shell import (
     Parent,
-    ShellHooks,
     bind_parent,
     current_parent,
     is_kernel,
@@ -90,12 +90,16 @@ class Notebook:
     Parameters
     ----------
     ip : InteractiveShell
+    early : Early
+        What `prepare` has put into the shell.
     make_kit : callable(session) -> Kit, or None
         Makes a session's Kit; `session` is as for `Kit`. None: a plain `Kit` with the configuration's settings.
     """
 
-    def __init__(self, ip: Any, make_kit: Callable[..., Kit] | None = None) -> None:
+    def __init__(self, ip: Any, early: Early, make_kit: Callable[..., Kit] | None = None) -> None:
         self.ip = ip
+        self.hooks = early.hooks
+        self.record = early.record
         self.config = KitNotebook(parent=ip)
         self.finder = CellFinder()
         self.runs: dict[str, Run] = {}
@@ -110,11 +114,7 @@ class Notebook:
         self._make_kit = make_kit
         self._presenters: dict[Kit, Presenter] = {}
         self._lock = threading.RLock()
-        self.hooks = ShellHooks(ip, self.on_request, lambda: bool(self.running()))
         self.last_error: tuple[str, BaseException] | None = None
-        from kit_jupyter.jupyter.record import CellRecord
-
-        self.record = CellRecord(ip)
 
     # -- sessions
 
@@ -122,7 +122,7 @@ class Notebook:
         """The Kit of session `name`; without a name, the one in the namespace, made when there is none."""
         if name is None:
             mine = self.ip.user_ns.get("kit")
-            if isinstance(mine, Kit):
+            if type(mine) is not Later and isinstance(mine, Kit):
                 self.presenter(mine)
                 return mine
             name = self.name
@@ -130,6 +130,8 @@ class Notebook:
             kit = self.kits.get(name)
             if kit is None or getattr(kit, "_is_closed", False):
                 kit = self.kits[name] = self.make()
+                if name == "main" and type(self.ip.user_ns.get("kit")) is Later:
+                    self.ip.user_ns["kit"] = kit
         self.presenter(kit)
         return kit
 
@@ -415,7 +417,7 @@ class Notebook:
         """Answer a question; False when it waits no more. Any thread."""
         try:
             if allow:
-                kit.approve(call, arguments=arguments, scope=scope, by=by)
+                kit.approve(call, arguments=arguments, scope="always" if scope == "always" else "once", by=by)
             else:
                 kit.deny(call, reason, by=by)
         except UsageError:
@@ -477,4 +479,3 @@ class Notebook:
         for presenter in self._presenters.values():
             presenter.close()
         self._presenters.clear()
-        self.record.close()

@@ -18,6 +18,7 @@ import os
 %load_ext kit_jupyter
 from kit_jupyter import Kit, tool
 from kit_jupyter.testing import *
+from kit_jupyter.jupyter import notebook_of
 """
 
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import pytest
-from kernels import TURN_MIME, Kernel
+from kernels import TURN_MIME, Kernel, kernel
 
 
 def test_the_answer_is_left_as_a_static_bundle(nb: Kernel) -> None:
@@ -213,7 +214,7 @@ def test_the_users_own_kit_stays(nb: Kernel) -> None:
     """Point 1: a variable `kit` that is no Kit is left alone, and `%%kit` still works."""
     nb.script('[text("named")]')
     nb.ok("keep = kit\nkit = 'my data'")
-    nb.ok("get_ipython()._kit_notebook.kits['mine'] = keep")
+    nb.ok("notebook_of(get_ipython()).kits['mine'] = keep")
 
     said = nb.ok("%%kit -s mine\nhi")
 
@@ -241,7 +242,7 @@ def test_sessions_side_by_side(nb: Kernel) -> None:
     """Point 4: several sessions at once, each with its own history."""
     nb.script('[text("main")]')
     nb.ok("other = Kit(provider=ScriptedProvider([text('other')]), session='memory')")
-    nb.ok("get_ipython()._kit_notebook.kits['other'] = other")
+    nb.ok("notebook_of(get_ipython()).kits['other'] = other")
 
     assert nb.ok("%kit -s other hello").kit()["text/plain"] == "other"
     assert nb.ok("%kit hello").kit()["text/plain"] == "main"
@@ -316,3 +317,28 @@ def test_unload_and_load_again(nb: Kernel) -> None:
     nb.script('[text("back")]')
 
     assert nb.ok("%kit hi").kit()["text/plain"] == "back"
+
+
+def test_loading_is_light_and_the_session_comes_when_used(tmp_path: Path) -> None:
+    """Point 1, speed row 9: `%load_ext` loads no room of the session; `kit` is the session from its first use on."""
+    home = {"XDG_DATA_HOME": str(tmp_path), "KIT_UI": ""}
+    with kernel(home, setup="") as k:
+        heavy = k.ok(
+            "%load_ext kit_jupyter\nimport sys\nheavy = ('kit_jupyter.kit', 'httpx', 'pydantic', 'anywidget')\n"
+            "print([m for m in heavy if m in sys.modules])"
+        ).stream
+        assert heavy.strip() == "[]"
+        assert k.value("{'kit', 'kit_stop'} <= get_ipython().magics_manager.magics['line'].keys()") is True
+        k.ok("mine = kit")
+        assert k.value("isinstance(kit, __import__('kit_jupyter').Kit)") is True
+        assert k.value("(mine.session is kit.session, type(mine).__name__)") == (True, "Kit")
+        k.ok("%load_ext kit_jupyter")
+        assert "no tools" not in k.ok("%kit_tools").stream
+
+
+def test_the_stand_ins_are_the_magics(nb: Kernel) -> None:
+    """What `%load_ext` announces is what there is."""
+    nb.ok("from kit_jupyter.jupyter import early")
+    known = nb.value("sorted(n for n in get_ipython().magics_manager.magics['line'] if n.startswith('kit'))")
+
+    assert sorted(nb.value("[*early.MAGICS, *early.ASYNC]")) == known

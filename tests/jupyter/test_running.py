@@ -238,7 +238,7 @@ def test_background_output_stays_in_its_cell(nb: Kernel) -> None:
 
 def test_two_sessions_in_the_background_do_not_mix(nb: Kernel) -> None:
     """Point 4: several sessions at once; each answer in its own cell."""
-    nb.ok("nbk = get_ipython()._kit_notebook")
+    nb.ok("from kit_jupyter.jupyter import notebook_of\nnbk = notebook_of(get_ipython())")
     for name in ("p", "q"):
         nb.ok(
             f"nbk.kits['{name}'] = Kit(session='memory', provider=ScriptedProvider("
