@@ -97,17 +97,26 @@ export function parseAlternatives(text: string): string[][] {
 
 /** A canonical sequence as text that reads back to itself. */
 export function formatKeys(keys: readonly string[]): string {
-  return keys
-    .map(key => {
-      if (key === LEADER || key === COUNT) return key;
-      if (key === ',') return '<comma>';
-      if (key === '<') return '<lt>';
-      if (key === '>') return '<gt>';
-      if (key.endsWith('+,')) return `<${key.slice(0, -1)}comma>`;
-      return [...key].length === 1 ? key : `<${key}>`;
-    })
-    .join('');
+  let text = '';
+  let run: string[] = [];
+  const flush = (): void => {
+    // u and p in turn are not the key "up"
+    text += run.join(NAMED[run.join('')] ? ' ' : '');
+    run = [];
+  };
+  for (const key of keys) {
+    if ([...key].length === 1 && !SPELT[key]) {
+      run.push(key);
+      continue;
+    }
+    flush();
+    text += SPELT[key] ?? (key.endsWith('+,') ? `<${key.slice(0, -1)}comma>` : key === LEADER || key === COUNT ? key : `<${key}>`);
+  }
+  flush();
+  return text;
 }
+
+const SPELT: Record<string, string> = { ',': '<comma>', '<': '<lt>', '>': '<gt>', '+': '<plus>' };
 
 /** A key as people write it: `Ctrl+Shift+K`. */
 export function labelOf(key: string): string {
