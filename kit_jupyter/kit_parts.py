@@ -299,8 +299,8 @@ class KitParts:
         return self._front.own
 
     @approver.setter
-    def approver(self, approver: Approver | None) -> None:
-        self._front.own = approver
+    def approver(self, approver: Any) -> None:
+        self._front.own = approver_of(approver)
 
     @property
     def trifecta(self) -> Any:
