@@ -9,6 +9,8 @@ import pytest
 from kit_jupyter.extension import ExtensionHost
 from kit_jupyter.tool import Toolbox
 
+collect_ignore = ["mcp_server.py", "odd_mcp_server.py"]  # programs, run as child processes
+
 
 @pytest.fixture(autouse=True)
 def own_config(tmp_path_factory, monkeypatch):
