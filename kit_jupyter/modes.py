@@ -31,7 +31,7 @@ class ModeVerbs(TreeVerbs):
     """Mixed into `Kit`: prompt, steer, follow up, compact, stop."""
 
     async def apply_input(self, text: str, source: str = "api") -> str | None:
-        """What the input hooks make of a text, before it is prompted: for front ends.
+        """What the input hooks make of a text, before it is prompted: for front ends. ``/clear`` alone clears.
 
         Parameters
         ----------
@@ -44,6 +44,9 @@ class ModeVerbs(TreeVerbs):
             Give it to `prompt`; what the person wrote is stored beside it. None: a hook has dealt with it,
             and nothing is to be asked.
         """
+        if text.strip() == "/clear":
+            await self.clear_conversation()
+            return None
         if not self.host.has_input_hooks:
             return text
         changed = await self._drive(lambda: self.host.on_input(text, source))

@@ -293,6 +293,28 @@ async def test_a_clear_emits_reset_once_and_then_calls_the_guests():
     assert kit.messages == ()
 
 
+@pytest.mark.parametrize("way", ["method", "slash"])
+async def test_every_way_to_clear_does_the_same(way):
+    """S183: the method and ``/clear`` empty the context, tell Reset once and call the guests once; no turn begins."""
+    calls = []
+
+    class Drops(Extension):
+        def on_conversation_reset(self, ctx):
+            calls.append(1)
+
+    provider = ScriptedProvider("ok", repeat_last=True)
+    kit = make(Drops(), provider=provider)
+    await kit.prompt("hi")
+    with record_events(kit) as log:
+        if way == "method":
+            await kit.clear_conversation()
+        else:
+            assert await kit.apply_input(" /clear\n", source="cell") is None
+
+    assert kit.messages == ()
+    assert (len(log.of(Reset)), calls, len(provider.requests)) == (1, [1], 1)
+
+
 async def test_snippets_are_pulled_at_construction_and_at_each_clear():
     """S187, S188, S191: 1 + clears; not in between."""
     calls = []
