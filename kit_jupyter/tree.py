@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import MutableMapping
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 from kit_jupyter import events as ev
+from kit_jupyter.checkpoints import Checkpoints, Undone
 from kit_jupyter.compactor import summarise_branch
+from kit_jupyter.errors import UsageError
 from kit_jupyter.kit_path import KitPath
 from kit_jupyter.messages import Assistant
 from kit_jupyter.session import Session
@@ -15,11 +19,41 @@ __all__ = ["TreeVerbs"]
 
 
 class TreeVerbs(KitPath):
-    """Mixed into `Kit`: clear, branch, fork, resume, name, label, export."""
+    """Mixed into `Kit`: clear, undo, branch, fork, resume, name, label, export."""
 
     async def clear_conversation(self) -> None:
         """Begin anew: the old branch stays in the file. Guests drop what belongs to the conversation."""
         await self._drive(lambda: _clear(self))
+
+    def undo(self, namespace: MutableMapping[str, Any] | None = None, *, turn_id: str | None = None) -> Undone:
+        """Put back what the built-in tools changed in the last turn; again for the turn before.
+
+        Files come back as they were, those that the turn made are removed; one that someone changed
+        since is left alone and named. What a shell command or a function of yours did besides is not
+        known and stays.
+
+        Parameters
+        ----------
+        namespace : dict or None
+            Where changed variables are restored, for example ``globals()``; those too large to be kept
+            are named. None leaves variables alone.
+        turn_id : str or None
+            This turn instead of the last.
+
+        Returns
+        -------
+        Undone
+            ``str()`` of it tells what was done.
+
+        Raises
+        ------
+        UsageError
+            While a turn runs.
+        """
+        if self.is_running:
+            raise UsageError("a turn is running; stop it before you undo what tools did")
+        here = SimpleNamespace(state=self._state, session=self.session)
+        return Checkpoints.of(here).undo(namespace, turn_id=turn_id)
 
     async def branch(self, entry_id: str | None, *, summarise: bool = False) -> None:
         """Go to an older entry (None: the root); what comes next is a branch of it.

@@ -381,7 +381,10 @@ class Turn:
 
     def _tools(self) -> tuple[Tool, ...]:
         chosen = self.options.prompt.tools
-        own = tuple(tool for name, tool in self.house.toolbox.items() if chosen is None or name in chosen)
+        own = [tool for name, tool in self.house.toolbox.items() if chosen is None or name in chosen]
+        if chosen is None and self.provider.info(self.model.id).lean:
+            # A very small model is drowned by descriptions of tools that it cannot use well.
+            own = [tool for tool in own if not getattr(tool, "is_builtin", False)]
         return (*own, *self.options.prompt.extra_tools)
 
     # ------------------------------------------------------------ steps

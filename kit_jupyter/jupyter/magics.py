@@ -470,7 +470,10 @@ class KitMagics(Magics):
     @line_magic
     @_plain_errors
     def kit_undo(self, line: str) -> None:
-        """Take back the last turn: it stays as a branch, the model does not see it any more."""
+        """Take back the last turn, and what its tools did to files and small variables.
+
+        It stays as a branch; the model does not see it any more.
+        """
         asked, _ = opt.read(KitMagics.kit_undo, line, text=False)
         kit = self.nb.kit()
         for _ in range(max(1, asked.turns)):
@@ -480,6 +483,9 @@ class KitMagics(Magics):
             turn_id = branch[-1].message.turn_id  # type: ignore[union-attr]
             first = kit.session.turn_entries(turn_id)[0]
             kit.branch_sync(first.parent)
+            undone = kit.undo(self.nb.ip.user_ns, turn_id=turn_id)
+            if undone.turn_id:
+                print(undone)
         print(f"taken back; {len(kit.messages)} messages remain")
 
     def _read_compact(self, line: str) -> None:
@@ -522,7 +528,7 @@ class KitMagics(Magics):
             raise UsageError("no cell has failed in this kernel")
         text = wish.strip() or "This cell failed. Say why in one or two sentences, and give the corrected cell."
         attached = Attached(
-            mark="Err", kind="error", parts=(TextPart(f"<attached mark=\"@Err\">\n{error_text(cell)}\n</attached>"),)
+            mark="Err", kind="error", parts=(TextPart(f'<attached mark="@Err">\n{error_text(cell)}\n</attached>'),)
         )
         given = self._defaults(form="code" if asked.insert else None)
         return self._begin(given, text, attachments=Attachments(text=text, attached=(attached,)))

@@ -29,6 +29,8 @@ class EngineTool:
     """The limits, in one line for the documentation's table."""
     default: ClassVar[str] = "ask"
     """What the "ask" preset says of an ordinary call, for the same table."""
+    is_builtin: ClassVar[bool] = True
+    """Not offered to models that are too small for it (`ModelInfo.lean`), unless named."""
     approve: Wish = None
     parallel_safe: bool = False
     timeout_seconds: float | None = None
