@@ -333,6 +333,7 @@ def refusal(
         retryable = should == "true"
     ident = request_id(lower) or said.extra.get("request_id")
     wait = hint_seconds(lower, said) if retryable or cls is RateLimited else None
+    facts = {"type": said.type, "code": said.code, "param": said.param, "message": said.message, **said.extra}
     error = cls(
         describe(endpoint, request, said, status=status, request_id=ident, step=step, wait=wait),
         provider=endpoint.name,
@@ -340,21 +341,20 @@ def refusal(
         status=status,
         request_id=ident,
         retry_after_seconds=wait,
-        details={
-            name: value
-            for name, value in {
-                "type": said.type,
-                "code": said.code,
-                "param": said.param,
-                "message": mask(said.message, endpoint.api_key),
-                **said.extra,
-            }.items()
-            if value is not None
-        },
+        details={name: _masked(value, endpoint.api_key) for name, value in facts.items() if value is not None},
     )
     if error.retryable != retryable:
         error.retryable = retryable
     return error
+
+
+def _masked(value: Any, key: str) -> Any:
+    """A service may echo the key in any of its facts."""
+    if isinstance(value, str):
+        return mask(value, key)
+    if isinstance(value, Mapping):
+        return {name: _masked(item, key) for name, item in value.items()}
+    return [_masked(item, key) for item in value] if isinstance(value, list) else value
 
 
 def said_in_stream(payload: Any, request: ModelRequest, endpoint: Endpoint) -> ProviderError:
