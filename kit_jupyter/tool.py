@@ -158,9 +158,11 @@ class Toolbox(Mapping[str, Tool]):
     def __init__(self, tools: tuple[Tool, ...] = ()) -> None:
         self._tools: dict[str, Tool] = {}
         for item in tools:
-            if item.spec.name in self._tools:
-                raise UsageError(f"two tools are named {item.spec.name!r}; rename one of them")
-            self._tools[item.spec.name] = item
+            # A tool's own name first: its spec may cost the import of pydantic, which can wait for a turn.
+            name = getattr(item, "name", None) or item.spec.name
+            if name in self._tools:
+                raise UsageError(f"two tools are named {name!r}; rename one of them")
+            self._tools[name] = item
 
     def __getitem__(self, name: str) -> Tool:
         return self._tools[name]
