@@ -28,10 +28,11 @@ adaptive thinking, structured outputs, mid-conversation system messages; recorde
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
+from urllib.parse import urlencode
 
 from kit_jupyter.errors import ProviderError, UsageError
 from kit_jupyter.messages import (
@@ -76,6 +77,7 @@ UNSUPPORTED = frozenset(
 )
 BUDGETS = {"low": 2048, "medium": 8192, "high": 16384}  # tokens, for models that take a budget only
 ANSWER_TOOL = "final_answer"
+ANSWER_TOOL_SAYS = "Give the final answer to the user, once, when all else is done."
 
 
 # ---------------------------------------------------------------- what a model takes
@@ -170,7 +172,7 @@ class AnthropicCodec:
 
     def encode(self, request: ModelRequest, endpoint: Endpoint) -> HttpCall:
         """The HTTP request."""
-        head = self._head(request, endpoint)
+        head = self._head(request)
         marks = "no_cache_control" not in endpoint.quirks and "cache_control" not in head
         if marks:
             _mark_head(head)
@@ -199,54 +201,22 @@ class AnthropicCodec:
 
     # -- all but the history
 
-    def _head(self, request: ModelRequest, endpoint: Endpoint) -> dict[str, Any]:
+    def _head(self, request: ModelRequest) -> dict[str, Any]:
         model = takes(request.model.id)
         extra = dict(request.extra)
-        head: dict[str, Any] = {
-            "model": request.model.id,
-            "max_tokens": request.max_tokens or extra.get("max_tokens") or model.max_tokens,
-            "stream": True,
-        }
+        answer_tool = _answer_tool(request)
+        tools, choice = _tools(request, answer_tool, extra.pop("tools", None) or ())
+        max_tokens = request.max_tokens or extra.get("max_tokens") or model.max_tokens
+        thinking = _thinking(request, model, max_tokens, choice)
+        is_thinking = thinking is not None and thinking["type"] != "disabled"
+        if is_thinking and not model.adaptive and choice is not None and choice["type"] != "none":
+            choice = None  # a forced tool is refused together with a thinking budget
+
+        head: dict[str, Any] = {"model": request.model.id, "max_tokens": max_tokens, "stream": True}
         if request.system.strip():
             head["system"] = [{"type": "text", "text": request.system}]
-        tools: list[Any] = [_tool(spec) for spec in request.tools] + list(extra.pop("tools", None) or ())
-        choice: dict[str, Any] | None = None
-        match request.tool_choice:
-            case "auto":
-                pass
-            case "none":
-                choice = {"type": "none"}
-            case "required":
-                choice = {"type": "any"}
-            case name:
-                choice = {"type": "tool", "name": name}
-        answer_tool = _answer_tool(request)
-        if answer_tool is not None:
-            tools.append(
-                {
-                    "name": answer_tool,
-                    "description": "Give the final answer to the user, once, when all else is done.",
-                    "input_schema": _object_schema(request.format or {}),
-                }
-            )
-            if choice is None or choice["type"] == "none":
-                # With other tools about, the model must use one of them or this one; alone it must use this.
-                choice = {"type": "any"} if request.tools and choice is None else {"type": "tool", "name": answer_tool}
-        if not tools:
-            tools = _former_tools(request.messages)
-            choice = {"type": "none"} if tools else choice
-        output: dict[str, Any] = {}
-        if request.format is not None and answer_tool is None:
-            output["format"] = {"type": "json_schema", "schema": close_objects(request.format, UNSUPPORTED)}
-        thinking = _thinking(request, model, head["max_tokens"], choice)
         if thinking is not None:
             head["thinking"] = thinking
-        if model.adaptive and request.thinking is not None:
-            if request.thinking != "off":
-                output["effort"] = request.thinking
-            elif not model.can_stop_thinking:
-                output["effort"] = "low"
-        is_thinking = thinking is not None and thinking["type"] != "disabled"
         if request.temperature is not None and model.sampling and not is_thinking:
             head["temperature"] = request.temperature
         if request.stop:
@@ -254,10 +224,8 @@ class AnthropicCodec:
         if tools:
             head["tools"] = tools
             if choice is not None:
-                if is_thinking and not model.adaptive and choice["type"] in ("any", "tool"):
-                    choice = None  # refused together with a thinking budget
-                else:
-                    head["tool_choice"] = choice
+                head["tool_choice"] = choice
+        output = _output(request, model, is_native=answer_tool is None)
         if output:
             head["output_config"] = output
         head.update(extra)
@@ -334,13 +302,38 @@ def _url(endpoint: Endpoint) -> str:
     base = endpoint.base_url.rstrip("/")
     if not base.endswith("/messages"):
         base += "/messages" if re.search(r"/v\d+$", base) else "/v1/messages"
-    return base + _query(endpoint)
+    return base + (f"?{urlencode(endpoint.query)}" if endpoint.query else "")
 
 
-def _query(endpoint: Endpoint) -> str:
-    from urllib.parse import urlencode
+def _tools(
+    request: ModelRequest, answer_tool: str | None, more: Iterable[Any]
+) -> tuple[list[Any], dict[str, Any] | None]:
+    """The tools, and which of them to use; None leaves it to the model."""
+    tools: list[Any] = [*map(_tool, request.tools), *more]
+    choices: dict[str, dict[str, Any] | None] = {"auto": None, "none": {"type": "none"}, "required": {"type": "any"}}
+    choice = choices.get(request.tool_choice, {"type": "tool", "name": request.tool_choice})
+    if answer_tool is not None:
+        schema = _object_schema(request.format or {})
+        tools.append({"name": answer_tool, "description": ANSWER_TOOL_SAYS, "input_schema": schema})
+        if request.tools and choice is None:
+            choice = {"type": "any"}  # one of the others, or this one
+        elif request.tool_choice in ("auto", "none"):
+            choice = {"type": "tool", "name": answer_tool}
+    if not tools:
+        tools = _former_tools(request.messages)
+        choice = {"type": "none"} if tools else None
+    return tools, choice
 
-    return f"?{urlencode(endpoint.query)}" if endpoint.query else ""
+
+def _output(request: ModelRequest, model: Takes, *, is_native: bool) -> dict[str, Any]:
+    output: dict[str, Any] = {}
+    if request.format is not None and is_native:
+        output["format"] = {"type": "json_schema", "schema": close_objects(request.format, UNSUPPORTED)}
+    if model.adaptive and request.thinking not in (None, "off"):
+        output["effort"] = request.thinking
+    elif request.thinking == "off" and not model.can_stop_thinking:
+        output["effort"] = "low"
+    return output
 
 
 def _former_tools(messages: Sequence[PromptMessage]) -> list[dict[str, Any]]:

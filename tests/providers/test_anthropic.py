@@ -206,11 +206,14 @@ def test_a_budget_stays_below_the_limit_and_excludes_what_it_excludes() -> None:
     small = body_of(said("hi"), thinking="high", max_tokens=3000, temperature=0.2)
     tiny = body_of(said("hi"), thinking="high", max_tokens=500, temperature=0.2)
     forced = body_of(said("hi"), thinking="high", tools=(WEATHER,), tool_choice="required")
+    none = body_of(said("hi"), thinking="high", tools=(WEATHER,), tool_choice="none")
 
     assert small["thinking"]["budget_tokens"] == 1500
     assert "temperature" not in small
     assert "thinking" not in tiny
     assert tiny["temperature"] == 0.2
+    assert none["tool_choice"] == {"type": "none"}
+    assert "thinking" in none
     assert "thinking" not in forced
     assert forced["tool_choice"] == {"type": "any"}
 
