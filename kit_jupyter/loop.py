@@ -435,7 +435,10 @@ class Desk:
         `KeyboardInterrupt` cancels it, waits until it has ended, and is raised again; a second one
         does not wait.
         """
-        waker: Callable[[], None] = lambda: self._jobs.put(None)  # noqa: E731
+
+        def waker() -> None:
+            self._jobs.put(None)
+
         with self._lock:
             self._wakers.append(waker)
         running.future.add_done_callback(lambda _: waker())

@@ -10,6 +10,7 @@ process; a forked child never holds it.
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
 from collections.abc import Iterator
@@ -270,10 +271,9 @@ def _try_lock(fd: int) -> bool:
     try:
         import fcntl
     except ImportError:  # Windows
-        import msvcrt
-
+        msvcrt: Any = importlib.import_module("msvcrt")
         try:
-            msvcrt.locking(fd, msvcrt.LK_NBLCK, 1)  # type: ignore[attr-defined,unused-ignore]
+            msvcrt.locking(fd, msvcrt.LK_NBLCK, 1)
         except OSError:
             return False
         return True

