@@ -18,7 +18,7 @@ from kit_jupyter.kit_parts import KitParts
 from kit_jupyter.loop import Desk, current_desk, engine
 from kit_jupyter.messages import CellRef, TextPart
 from kit_jupyter.price import load_prices, price_of
-from kit_jupyter.provider import RetryNotice, retry_listener
+from kit_jupyter.provider import RetryNotice, asking_cell, retry_listener
 from kit_jupyter.settings import PromptOptions, TurnOptions
 from kit_jupyter.tool import Toolbox, as_tool
 from kit_jupyter.turn import Turn
@@ -81,6 +81,7 @@ class KitPath(KitParts):
         with self._claims.claim("a turn is running", turn, place) as busy:
             self._inbox.open()
             token = retry_listener.set(lambda notice: self._retrying(turn, notice))
+            asker = asking_cell.set(f"cell {cell.cell_id}" if cell is not None else "")
             try:
                 self._tell_notes(turn)
                 if cell is not None and frozen.rerun == "replace":
@@ -92,6 +93,7 @@ class KitPath(KitParts):
             finally:
                 self._inbox.close()
                 retry_listener.reset(token)
+                asking_cell.reset(asker)
             busy.done.set_result(result)
             return result
 

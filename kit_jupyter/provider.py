@@ -10,7 +10,7 @@ from typing import Any, Literal, Protocol, runtime_checkable
 from kit_jupyter.messages import ModelDelta, ModelRef, ToolSpec
 from kit_jupyter.prompt import PromptMessage
 
-__all__ = ["ModelInfo", "ModelRequest", "Provider", "RetryNotice", "retry_listener"]
+__all__ = ["ModelInfo", "ModelRequest", "Provider", "RetryNotice", "asking_cell", "retry_listener"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,6 +38,9 @@ class RetryNotice:
 
 retry_listener: ContextVar[Callable[[RetryNotice], None] | None] = ContextVar("kit_retry_listener", default=None)
 """Called on the engine before each wait; set it in the task that reads the stream."""
+
+asking_cell: ContextVar[str] = ContextVar("kit_asking_cell", default="")
+"""How a person finds the cell that asks, for recordings and what is missing in them; set like `retry_listener`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

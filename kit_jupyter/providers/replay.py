@@ -36,7 +36,6 @@ import re
 import tempfile
 import threading
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
-from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
@@ -44,7 +43,7 @@ from typing import Any
 
 from kit_jupyter.errors import ReplayMiss, UsageError
 from kit_jupyter.messages import ModelDelta, ModelRef
-from kit_jupyter.provider import ModelInfo, ModelRequest, Provider
+from kit_jupyter.provider import ModelInfo, ModelRequest, Provider, asking_cell
 from kit_jupyter.providers import keys
 from kit_jupyter.providers._framing import Frames
 from kit_jupyter.providers._wire import Network, _client_for, http_library, is_loopback
@@ -54,7 +53,6 @@ __all__ = [
     "Recording",
     "ReplayProvider",
     "active",
-    "cell_label",
     "is_strict",
     "mode",
     "normalised",
@@ -67,9 +65,6 @@ __all__ = [
 
 MODES = ("off", "auto", "record", "strict")
 VERSION = 1
-
-cell_label: ContextVar[str] = ContextVar("kit_replay_cell", default="")
-"""How the asking cell is called in recordings and misses; set it in the task that reads the stream."""
 
 # ---------------------------------------------------------------- mode and place
 
@@ -318,7 +313,7 @@ class Recording:
     def miss(self, model: str, path: str, body: Any, *, why: str = "") -> ReplayMiss:
         """The error that names the cell, the nearest exchange and what differs."""
         said = _last_said(body)
-        cell = cell_label.get()
+        cell = asking_cell.get()
         who = " ".join(part for part in (cell, f"({said!r})" if said else "") if part) or "this request"
         head = f"no recording answers {who} to {model}"
         if not self.path.exists():
@@ -722,7 +717,7 @@ class _Asked:
             status=status,
             content_type=content_type.partition(";")[0] or "application/json",
             body=_recordable(pieces),
-            cell=cell_label.get(),
+            cell=asking_cell.get(),
         )
 
 

@@ -15,10 +15,11 @@ import pytest
 from kit_jupyter.errors import ReplayMiss, UsageError, WireError
 from kit_jupyter.messages import MediaPart, ModelRef, TextDelta, TextPart, ToolCallPart
 from kit_jupyter.prompt import PromptMessage, ToolResultPart
+from kit_jupyter.provider import asking_cell
 from kit_jupyter.providers import registry, replay
 from kit_jupyter.providers._wire import Network, WireProvider
 from kit_jupyter.providers.codec import Endpoint
-from kit_jupyter.providers.replay import Recording, cell_label, normalised
+from kit_jupyter.providers.replay import Recording, normalised
 
 from .conftest import KEY, QUICK, ask, read
 from .loopback import DONE, STOP, USED, Loopback, Out, Received, answer, refuse, said, silence, stream, whole
@@ -352,11 +353,11 @@ async def test_the_file_is_made_for_people(file: Path, made: Make) -> None:
         replay.reset()
         async with Loopback(answer("Hi"), answer("Yo")) as server:
             live = made(server.url, "record")
-            token = cell_label.set("cell 3")
+            token = asking_cell.set("cell 3")
             await text_of(live, "first", system=system)
             history = (*ask("first").messages, PromptMessage("assistant", (TextPart("Hi"),)), *ask("then").messages)
             await text_of(live, messages=history, system=system)
-            cell_label.reset(token)
+            asking_cell.reset(token)
         return file.read_text()
 
     text = await record()
@@ -442,12 +443,12 @@ async def test_a_miss_names_cell_nearest_recording_and_difference(file: Path, ma
     """All that is needed to mend the notebook (U111)."""
     async with Loopback(answer("Hi")) as server:
         live = made(server.url, "record")
-        cell_label.set("cell 1")
+        asking_cell.set("cell 1")
         await text_of(live, "Plot the sales of last year by month")
-        cell_label.set("cell 2")
+        asking_cell.set("cell 2")
         await text_of(live, "Something else entirely, about bananas")
     replay.reset()
-    cell_label.set("cell 7")
+    asking_cell.set("cell 7")
 
     with pytest.raises(ReplayMiss) as caught:
         await text_of(made("http://x.invalid/v1", "strict"), "Plot the sales of last year by week")
