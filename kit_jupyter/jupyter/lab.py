@@ -482,6 +482,8 @@ def _insertion(answer: str, prefix: str) -> str:
     line = prefix.rsplit("\n", 1)[-1]
     if line.strip() and text.lstrip().startswith(line.strip()):
         text = text.lstrip()[len(line.strip()) :]
+        if line.endswith((" ", "\t")):
+            text = text.lstrip(" \t")
     return text.rstrip()
 
 
