@@ -65,7 +65,7 @@ class Chains:
 
     def __init__(self) -> None:
         self._handlers: dict[str, list[Handler]] = {name: [] for name in CHAINED}
-        self._shown: tuple[PromptMessage, ...] = ()
+        self._last: tuple[tuple[PromptMessage, ...], tuple[PromptMessage, ...]] = ((), ())
 
     def _report(self, owner: str, hook: str, exc: BaseException | str) -> ExtensionError:
         raise NotImplementedError
@@ -96,7 +96,7 @@ class Chains:
 
     def _forget_sent(self) -> None:
         """The conversation was cleared: nothing of the next request has been sent before."""
-        self._shown = ()
+        self._last = ((), ())
 
     async def _call(self, handler: Handler, *args: Any) -> Any:
         if handler.stuck is not None and not handler.stuck.is_set():
@@ -198,8 +198,6 @@ class Chains:
             Given one made of `messages`, its `persisted` tells afterwards what is to be stored.
         """
         whole = editor if editor is not None else PromptEditor(messages)
-        whole._sent = _common(self._shown, messages)
-        self._shown = messages
         for handler in tuple(self._handlers["edit_prompt"]):
             draft = whole.draft(f"hook:{handler.owner}")
             try:
@@ -214,10 +212,28 @@ class Chains:
                     handler.owner, "edit_prompt", f"it returned {type_of(said)}; change the request through the editor"
                 )
                 continue
-            for warning in draft.warnings:
-                self._warn(warning, handler.owner)
             whole.adopt(draft)
+        self._tell_cache(messages, whole.messages)
         return whole.messages
+
+    def _tell_cache(self, plain: tuple[PromptMessage, ...], edited: tuple[PromptMessage, ...]) -> None:
+        """Warn when edits, and not the talk itself, made this request differ from the beginning of the last one.
+
+        Measured on what was sent: the same reminder at each step costs nothing, one that moves on with
+        the last user message does.
+        """
+        (plain_before, edited_before), self._last = self._last, (plain, edited)
+        kept = _common(edited_before, edited)
+        if kept >= _common(plain_before, plain) or kept >= len(edited_before):
+            return
+        pair = (edited_before[kept], *edited[kept : kept + 1])
+        authors = ", ".join(dict.fromkeys(n for m in pair for n in (m.origin, *m.edits) if n.startswith("hook:")))
+        # No number in the text: it is told once in a conversation, not at every turn.
+        self._warn(
+            f"{authors or 'an edit'} makes a message differ from what was sent before, so the provider's prompt cache "
+            "is lost from there on (append keeps it)",
+            authors,
+        )
 
     async def before_tool(self, call: ToolCallPart, arguments: Mapping[str, Any]) -> BeforeTool:
         """Gates, chained; the first block stops. A gate that fails blocks."""
@@ -268,10 +284,10 @@ class Chains:
 
 
 def _common(before: Sequence[PromptMessage], after: Sequence[PromptMessage]) -> int:
-    """How many of the first messages are the same objects: those an earlier request has carried."""
+    """How many of the first messages say the same."""
     count = 0
     for old, new in zip(before, after, strict=False):
-        if old is not new and old != new:
+        if old is not new and (old.role, old.parts) != (new.role, new.parts):
             break
         count += 1
     return count

@@ -390,18 +390,42 @@ async def test_persisted_edits_are_handed_to_the_caller():
     assert kept.source.startswith("hook:")
 
 
-async def test_only_an_edit_of_what_was_sent_warns_and_only_once():
-    """A reminder on the newest message costs nothing; one on an older message costs the cache and is told once."""
+ANSWER = PromptMessage("assistant", (TextPart("yes"),), message_id="a1")
+
+
+@pytest.mark.parametrize(
+    ("edit", "costs"),
+    [
+        (lambda editor: editor.append_to("last-user", "brief"), True),  # it moves on with the last user message
+        (lambda editor: editor.append("user", f"now {len(editor.messages)}") and None, False),
+        (lambda editor: editor.prepend("user", "the same each time") and None, False),
+        (lambda editor: editor.prepend("user", f"now {len(editor.messages)}") and None, True),
+        (lambda editor: editor.insert_after("u1", "user", "the same each time") and None, False),
+        (lambda editor: editor.append_to("last-user", "late") if len(editor.messages) > 2 else None, False),
+    ],
+    ids=["moving reminder", "append", "steady prepend", "changing prepend", "steady insert", "on the newest"],
+)
+async def test_an_edit_that_costs_the_prompt_cache_is_told(edit, costs):
+    """S130, S136: measured on what was sent: a warning when an edit made a message differ, none when it did not."""
     warned: list[str] = []
-    host, _ = hosted(("edit_prompt", lambda editor: editor.append_to("last-user", "brief")))
+    host, _ = hosted(("edit_prompt", edit))
     host.on_warning = lambda message, source: warned.append(message)
-    first = user("hi")
 
-    await host.edit_prompt((first,))
+    await host.edit_prompt((user("hi"),))
+    await host.edit_prompt((user("hi"), ANSWER))
+    await host.edit_prompt((user("hi"), ANSWER, user("more", "u2")))
+
+    assert bool(warned) is costs
+    assert all("cache" in text and "hook:" in text for text in warned)
+
+
+async def test_a_branch_or_compaction_is_no_edit():
+    """When the talk itself changed, nobody is blamed."""
+    warned: list[str] = []
+    host, _ = hosted(("edit_prompt", lambda editor: editor.append("user", "x") and None))
+    host.on_warning = lambda message, source: warned.append(message)
+
+    await host.edit_prompt((user("hi"), ANSWER, user("more", "u2")))
+    await host.edit_prompt((user("a summary", "s1"), user("more", "u2")))
+
     assert warned == []
-    answer = PromptMessage("assistant", (TextPart("yes"),), message_id="a1")
-    await host.edit_prompt((first, answer))
-    await host.edit_prompt((first, answer))
-
-    assert len(warned) == 1
-    assert "cache" in warned[0]

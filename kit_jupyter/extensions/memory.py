@@ -83,6 +83,7 @@ class Memory(Extension):
         self._recall = recall
         self._ctx: ExtensionContext | None = None
         self._kept: list[Remembered] = []
+        self._bags: dict[str, Counter[str]] = {}  # words of each memory, counted once
         self._lock = threading.Lock()
         self._queue: queue.Queue[Remembered | None] = queue.Queue()
         self._writer: threading.Thread | None = None
@@ -176,7 +177,7 @@ class Memory(Extension):
         kept = self.memories
         if not words or not kept or count <= 0:
             return []
-        bags = [Counter(_words(one.text)) for one in kept]
+        bags = [self._bags.get(one.id) or self._count(one) for one in kept]
         spread = Counter(word for bag in bags for word in bag)
         mean = sum(bag.total() for bag in bags) / len(bags) or 1.0
         scored: list[tuple[float, int]] = []
@@ -195,6 +196,10 @@ class Memory(Extension):
                 scored.append((score, at))
         scored.sort(reverse=True)
         return [kept[at] for _, at in scored[:count]]
+
+    def _count(self, one: Remembered) -> Counter[str]:
+        bag = self._bags[one.id] = Counter(_words(one.text))
+        return bag
 
     # -- the queue
 
