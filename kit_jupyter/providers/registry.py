@@ -523,6 +523,11 @@ def _open_special(ref: ModelRef, *, base_url: str | None, api_key: str | None, t
         from kit_jupyter.providers.replay import ReplayProvider
 
         return ReplayProvider(ref.id, lambda inner, transport: open_provider(inner, transport=transport))
+    if ref.provider == "pydantic-ai":
+        from kit_jupyter.providers import replay
+
+        if replay.is_strict():
+            raise UsageError(f"{ref} cannot be replayed: pydantic-ai asks by clients of its own; use KIT_REPLAY=off")
     module, _, attribute = _SPECIAL[ref.provider].partition(":")
     make = getattr(importlib.import_module(module), attribute)
     if ref.provider == "local":

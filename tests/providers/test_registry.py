@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import json
 import threading
 import time
@@ -59,7 +58,7 @@ def test_names_are_distinct_and_defaults_are_known() -> None:
     names = [row.name for row in ROWS]
     assert len(set(names)) == len(names)
 
-    data = importlib.import_module("genai_prices.data")
+    data = pytest.importorskip("genai_prices.data")
     known = {model.id for provider in data.providers for model in provider.models}
     for row in ROWS:
         if row.model:
@@ -69,7 +68,7 @@ def test_names_are_distinct_and_defaults_are_known() -> None:
 
 def test_windows_agree_with_the_price_table() -> None:
     """Our short table says nothing that the long one contradicts."""
-    data = importlib.import_module("genai_prices.data")
+    data = pytest.importorskip("genai_prices.data")
     wrong = []
     for provider in data.providers:
         if provider.id not in ("openai", "anthropic", "google", "x-ai", "deepseek"):
@@ -370,6 +369,14 @@ def test_importing_the_registry_is_light() -> None:
         "assert not heavy & set(sys.modules), heavy & set(sys.modules)\n"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_the_bridge_is_not_taken_for_replayable(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Strict means no network; its clients are not ours."""
+    monkeypatch.setenv("KIT_REPLAY", "strict")
+
+    with pytest.raises(UsageError, match="cannot be replayed"):
+        opened("pydantic-ai/bedrock:m")
 
 
 def test_replay_names_itself(monkeypatch: pytest.MonkeyPatch) -> None:
