@@ -14,10 +14,11 @@ they are given. `AnswerReader` reads the JSON as it streams: the text of ``answe
 by letter, a call becomes `ToolCallStart` and `ToolCallDelta`. Its result does not depend on how the
 text is cut. Calls and results of earlier steps are shown to such a model as text.
 
-The smallest models (``tiny``) cannot decide whether to call either; there a word that the request
-shares with a tool's name, description or arguments decides, and once a tool has answered, the model
-may only answer. Larger ones decide for themselves; a tool that was called twice with the same arguments
-is not offered a third time.
+The smallest models (``tiny``) cannot decide whether to call either, and copy the examples' values. So a
+word that the request shares with a tool's name, description or arguments decides, short strings must be
+words of the request, and once a tool has answered, the model may only answer (measured with 135M: 29 of
+31 calls right, and no call where none was meant). Larger ones decide for themselves; a tool that was
+called twice with the same arguments is not offered a third time.
 
 A request without tools stays plain text; its `format` gets the same limits, and the smallest models
 get settings that keep them from going round in circles.
@@ -62,6 +63,7 @@ ARRAY_MAX_ITEMS = 20
 MAX_TOKENS = 512
 MAX_EXAMPLES = 4
 TOOL_LIST_MAX_LENGTH = 600
+MAX_WORDS = 60  # of a request, in which arguments are looked for
 _LONG = re.compile(r"code|content|script|source|command|query|sql|body|text", re.IGNORECASE)
 
 
@@ -139,13 +141,27 @@ def _arguments_schema(tool: ToolSpec) -> dict[str, Any]:
     return schema
 
 
-def _call_schema(tool: ToolSpec) -> dict[str, Any]:
+def _call_schema(tool: ToolSpec, words: Sequence[str] = ()) -> dict[str, Any]:
+    arguments = _arguments_schema(tool)
+    if words:
+        arguments["properties"] = {name: _taken_from(sub, words, name) for name, sub in arguments["properties"].items()}
     return {
         "type": "object",
-        "properties": {"tool": {"const": tool.name}, "arguments": _arguments_schema(tool)},
+        "properties": {"tool": {"const": tool.name}, "arguments": arguments},
         "required": ["tool", "arguments"],
         "additionalProperties": False,
     }
+
+
+def _taken_from(schema: Any, words: Sequence[str], name: str) -> Any:
+    """A short string must be words of the request; other values are left as they are."""
+    if not isinstance(schema, Mapping) or schema.get("type") != "string" or _LONG.search(name):
+        return schema
+    if {"enum", "const", "format"} & schema.keys():
+        return schema
+    low, high = schema.get("minLength", 1), schema.get("maxLength", STRING_MAX_LENGTH)
+    fitting = [word for word in words if low <= len(word) <= high]
+    return {"type": "string", "enum": fitting} if fitting else schema
 
 
 def _answer_schema(format: Mapping[str, Any] | None) -> dict[str, Any]:
@@ -169,6 +185,24 @@ def _stems(text: str) -> set[str]:
     text = re.sub(r"([a-z])([A-Z])", r"\1 \2", text)
     words = re.findall(r"[^\W\d_]{3,}", text.lower())
     return {re.sub(r"(?<=\w{3})(ing|ed|es|s|e)$", "", word) for word in words if word not in _COMMON}
+
+
+def _spans(text: str) -> list[str]:
+    """What an argument might be: up to four words in a row of `text`, or what stands in quotes, in order.
+
+    Examples
+    --------
+    >>> _spans("What's the weather in Cape Town?")
+    ['weather', 'weather in Cape', 'weather in Cape Town', 'Cape', 'Cape Town', 'Town']
+    """
+    found = [quoted for _, quoted in re.findall(r"([\"`])(.{1,100}?)\1", text)]
+    words = [bare for word in text.split() if (bare := word.strip('.,;:!?"`()[]{}<>…'))][:MAX_WORDS]
+    common = [word.lower().partition("'")[0] in _COMMON for word in words]
+    for first in range(len(words)):
+        for last in range(first, min(first + 4, len(words))):
+            if not common[first] and not common[last]:
+                found.append(" ".join(words[first : last + 1]))
+    return list(dict.fromkeys(found))
 
 
 def _vocabulary(tool: ToolSpec) -> set[str]:
@@ -220,8 +254,7 @@ def _offered(request: ModelRequest, *, tiny: bool) -> tuple[list[ToolSpec], bool
     if tiny:
         asked = _stems(_last_user_text(request.messages))
         meant = [tool for tool in tools if _vocabulary(tool) & asked]
-        if meant:
-            return meant, False
+        return meant, not meant
     return tools, True
 
 
@@ -459,7 +492,8 @@ def rewrite(request: ModelRequest, *, tiny: bool = False) -> ModelRequest:
             return _limited(changed)
         return _steadied(changed) if tiny else changed
     tools, may_answer = _offered(request, tiny=tiny)
-    forms = [_call_schema(tool) for tool in tools]
+    words = _spans(_last_user_text(request.messages)) if tiny else ()
+    forms = [_call_schema(tool, words) for tool in tools]
     if may_answer or not forms:
         forms.append(_answer_schema(request.format))
     messages = (*_examples(request.tools), *_as_text(request.messages, form=True))

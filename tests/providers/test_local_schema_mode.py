@@ -244,14 +244,46 @@ def test_unknown_tool_choice_is_refused():
 
 
 def test_tiny_models_call_what_the_words_name():
-    """A model that cannot decide is led by the words: the tool meant, or any form when none is named."""
+    """A model that cannot decide is led by the words: the tool they name, or words when they name none."""
 
     def offered(text):
         return names(rewrite(request(said(text), tools=BOTH), tiny=True))
 
     assert offered("What's the WEATHER in Madrid?") == ["get_weather"]
     assert offered("mean of the price column") == ["column_mean"]
-    assert offered("Tell me a joke") == ["get_weather", "column_mean", "answer"]
+    assert offered("Tell me a joke") == ["answer"]
+    assert offered("the mean weather") == ["get_weather", "column_mean"]
+
+
+def test_tiny_models_take_short_arguments_from_the_request():
+    """Else they copy the example's value; longer texts, numbers and choices stay free."""
+    tool = ToolSpec(
+        name="send_note",
+        description="Send a note.",
+        schema={
+            "type": "object",
+            "properties": {
+                "to": {"type": "string"},
+                "text": {"type": "string"},
+                "kind": {"type": "string", "enum": ["a", "b"]},
+                "copies": {"type": "integer"},
+                "short": {"type": "string", "maxLength": 3},
+            },
+            "required": ["to"],
+        },
+    )
+
+    changed = rewrite(request(said('Send a note to Anna Maria: "be on time"!'), tools=(tool,)), tiny=True)
+
+    properties = changed.format["properties"]["arguments"]["properties"]
+    assert {"Anna", "Anna Maria", "be on time"} <= set(properties["to"]["enum"])
+    assert "a note" not in properties["to"]["enum"]
+    assert properties["text"]["maxLength"]
+    assert properties["kind"]["enum"] == ["a", "b"]
+    assert properties["copies"] == {"type": "integer"}
+    assert properties["short"] == {"type": "string", "maxLength": 3}
+    free = rewrite(request(said("Send a note"), tools=(tool,)))
+    assert "enum" not in free.format["anyOf"][0]["properties"]["arguments"]["properties"]["to"]
 
 
 def test_tiny_models_answer_after_a_result():
