@@ -595,7 +595,7 @@ GOLDEN = [
 
 @pytest.mark.parametrize("mode", MODES)
 async def test_events_come_in_one_fixed_order_in_every_mode(make: Any, mode: str) -> None:
-    """S24-S29, S36-S45, S47, S49: the golden sequence; only the opening messages differ by mode."""
+    """S24-S29, S35-S45, S47, S49: the golden sequence; only the opening messages differ by mode."""
     kit, _ = make(
         "one", [text("let me see", chunks=4), tool_call("area", width=2, height=3)], [text("It is 6")], tools=[area]
     )
