@@ -204,14 +204,16 @@ class KitView:
     _show: Callable[[str], Any]
 
     def __init__(self, kit: Any) -> None:
-        # In a closure, so that no attribute leads to the Kit itself.
-        object.__setattr__(self, "_show", lambda name: getattr(kit, name))
+        def show(name: str) -> Any:
+            if name not in _READERS:
+                raise AttributeError(f"an extension sees of a Kit only {', '.join(sorted(_READERS))}; got {name!r}")
+            value = getattr(kit, name)
+            return tuple(value) if isinstance(value, list) else value
+
+        object.__setattr__(self, "_show", show)  # a closure: no attribute leads to the Kit itself
 
     def __getattr__(self, name: str) -> Any:
-        if name not in _READERS:
-            raise AttributeError(f"an extension sees of a Kit only {', '.join(sorted(_READERS))}; got {name!r}")
-        value = self._show(name)
-        return tuple(value) if isinstance(value, list) else value
+        return self._show(name)
 
     def __setattr__(self, name: str, value: object) -> None:
         hint = ""

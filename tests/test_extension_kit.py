@@ -14,6 +14,8 @@ import threading
 from dataclasses import replace
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from kit_jupyter import Kit, Session
 from kit_jupyter.errors import ExtensionError, UsageError
@@ -250,6 +252,26 @@ async def test_an_earlier_block_is_never_rewritten_or_removed(tmp_path):
     assert list(inspect.signature(Session.delete).parameters) == ["self"]  # the whole file, no single entry
     assert "1 o'clock" in requests[-1].messages[1].parts[0].text
     assert sum("o'clock" in text_of(m.parts) for m in kit.messages if m.role == "user") == 20
+
+
+@settings(max_examples=12, deadline=None)
+@given(st.lists(st.tuples(st.text(max_size=8), st.sampled_from([None, "", "note", "</system-reminder>"])), max_size=6))
+def test_whatever_is_said_what_was_stored_stays(talk):
+    """S168, property: after each turn the stored messages begin with those of the turn before, the very same."""
+    answers = iter([block for _, block in talk])
+
+    class Says(Extension):
+        def on_user_message(self, ctx, content):
+            return next(answers)
+
+    kit = make(Says())
+    before = ()
+    for words, _ in talk:
+        kit.prompt_sync(f"say {words}")
+        now = kit.messages
+        assert all(old is new for old, new in zip(before, now, strict=False))
+        assert len(now) - len(before) in (2, 3)
+        before = now
 
 
 async def test_blocks_leave_through_compaction_or_clear_only():
