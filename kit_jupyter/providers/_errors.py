@@ -265,7 +265,9 @@ _NO_MODEL = re.compile(
     re.IGNORECASE,
 )
 _NO_CREDIT = re.compile(r"insufficient_quota|credit|billing|exceeded your current quota", re.IGNORECASE)
-_BUSY = re.compile(r"overloaded|server_error|internal(_server)?_error|unavailable|timed? ?out|try again", re.IGNORECASE)
+_BUSY = re.compile(
+    r"overloaded|server_error|internal(_server)?_error|unavailable|timed? ?out|try again later", re.IGNORECASE
+)
 _LIMIT = re.compile(r"rate[ _-]?limit|too many requests|resource_exhausted|quota", re.IGNORECASE)
 _CANNOT = re.compile(r"not supported|unsupported|not implemented", re.IGNORECASE)
 
@@ -297,7 +299,8 @@ def _judge(status: int | None, said: Said) -> tuple[type[ProviderError], str, bo
         if _CANNOT.search(words) or status in (501, 505):
             return Rejected, "this service cannot do what was asked", False
         return Overloaded, "the service is busy or broken: try again later, or take another model", True
-    if status is None and _BUSY.search(words):
+    is_ours = said.type in ("invalid_request_error", "INVALID_ARGUMENT")  # whatever its words: the request's fault
+    if status is None and not is_ours and _BUSY.search(words):
         return Overloaded, "the service is busy or broken: try again later, or take another model", True
     if status is not None and 300 <= status < 400:
         return ConnectionFailed, "check base_url", False

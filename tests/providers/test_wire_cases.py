@@ -6,6 +6,8 @@ import importlib.util
 
 import pytest
 
+from kit_jupyter.errors import AuthFailed, ContextOverflow, Overloaded, ProviderError, RateLimited, Rejected
+
 from .wire_cases import CODECS, ROOT, WireCase, all_cases, by_event, bytewise, decode, differences, randomly, whole
 
 CASES = all_cases()
@@ -60,3 +62,65 @@ def test_line_ends_do_not_matter(case: WireCase) -> None:
 
     for ends in (b"\r\n", b"\r"):
         assert decode(case, randomly(b"\xef\xbb\xbf" + lines.replace(b"\n", ends), 9)).facts() == expected
+
+
+# What a person can do about each recorded refusal decides its class.
+CLASSES = {
+    "openai-chat/azure-200-prompt-filtered-error": Rejected,
+    "openai-chat/azure-error-429-retry-after": RateLimited,
+    "openai-chat/baseten-error-400-flat": Rejected,
+    "openai-chat/cerebras-error-403-flat": AuthFailed,
+    "openai-chat/dashscope-stream-error-only": Rejected,
+    "openai-chat/deepseek-error-400-tool-choice": Rejected,
+    "openai-chat/groq-error-400-tool-use-failed": Rejected,
+    "openai-chat/groq-error-401": AuthFailed,
+    "openai-chat/groq-stream-tool-use-failed": Rejected,
+    "openai-chat/hf-error-402": Rejected,
+    "openai-chat/hf-error-502-html": Overloaded,
+    "openai-chat/llamacpp-error-400-context": ContextOverflow,
+    "openai-chat/llamacpp-error-500-audio": Rejected,
+    "openai-chat/mistral-error-401-detail": AuthFailed,
+    "openai-chat/mistral-error-422-detail-list": Rejected,
+    "openai-chat/ollama-error-401": AuthFailed,
+    "openai-chat/openai-error-400-unsupported-param": Rejected,
+    "openai-chat/openai-error-401": AuthFailed,
+    "openai-chat/openai-error-404-model": Rejected,
+    "openai-chat/openai-stream-error-after-audio": Rejected,
+    "openai-chat/openrouter-200-error-body": Rejected,
+    "openai-chat/openrouter-error-401": AuthFailed,
+    "openai-chat/openrouter-error-429": RateLimited,
+    "openai-chat/openrouter-stream-error-mid": Rejected,
+    "openai-responses/error-400-context": ContextOverflow,
+    "openai-responses/error-400-model": Rejected,
+    "openai-responses/error-401": AuthFailed,
+    "openai-responses/stream-error-quota": RateLimited,
+    "openai-responses/xai-error-400-flat": AuthFailed,
+    "anthropic-messages/error-400-context-length": ContextOverflow,
+    "anthropic-messages/error-400-schema": Rejected,
+    "anthropic-messages/error-401-auth": AuthFailed,
+    "anthropic-messages/error-404-model": Rejected,
+    "gemini/error-400-key": AuthFailed,
+    "gemini/error-404-model": Rejected,
+    "gemini/error-429-quota": RateLimited,
+}
+
+
+@pytest.mark.parametrize("name", CLASSES)
+def test_a_recorded_refusal_says_whose_move_it_is(name: str) -> None:
+    """Class, names and next step; what cannot get better is not tried again."""
+    protocol, _, case_name = name.partition("/")
+    found = next((case for case in CASES if str(case) == name), None)
+    if found is None:
+        pytest.skip(f"{case_name} of {protocol} is not there")
+
+    error = decode(found, whole(found.body)).error
+
+    assert type(error) is CLASSES[name]
+    assert isinstance(error, ProviderError)
+    meta = found.load("case")
+    assert f"{meta['provider']}/" in error.message
+    assert ";" in error.message
+    # An account without credit stays so; Google's quota is one of a minute.
+    assert error.retryable is (
+        CLASSES[name] in (RateLimited, Overloaded) and name != "openai-responses/stream-error-quota"
+    )
