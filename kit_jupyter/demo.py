@@ -76,10 +76,11 @@ def _kit_demo_hook(path):
     heard = []
     def hook(*_):
         kit = get_ipython().user_ns.get("kit")
-        if kit is not None and not any(kit is known for known in heard) and hasattr(kit, "subscribe"):
+        # By id: the name first holds a stand-in, and the Kit itself once it is used.
+        if hasattr(kit, "subscribe") and kit.id not in heard:
             from kit_jupyter.demo import listen
             listen(path, kit)
-            heard.append(kit)
+            heard.append(kit.id)
     get_ipython().events.register("pre_run_cell", hook)
 _kit_demo_hook({path!r})
 del _kit_demo_hook

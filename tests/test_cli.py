@@ -279,6 +279,19 @@ def test_demo_runs_a_notebook_and_prints_what_is_said(tmp_path):
     assert nbformat.read(path, as_version=4).cells[1].outputs == []
 
 
+# Which of the demo's own listeners hear the Kit.
+COUNT = 'print(sum("listen" in s._fn.__qualname__ for s in kit.bus._subscriptions))'
+
+
+def test_demo_prints_each_thing_once(tmp_path):
+    """The name ``kit`` is a stand-in first and the Kit itself later; a new conversation is the same Kit."""
+    path = notebook(tmp_path / "once.ipynb", "%load_ext kit_jupyter", "kit.id;", "%kit_new", "kit.id;", COUNT)
+
+    executed, _ = demo.run(path, build=tmp_path / "build", out=io.StringIO())
+
+    assert nbformat.read(executed, as_version=4).cells[-1].outputs[0]["text"] == "1\n"
+
+
 def test_demo_tells_which_cell_failed(tmp_path, capsys):
     """Exit code 1, the error's name and words."""
     path = notebook(tmp_path / "bad.ipynb", "1 / 0")
