@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-__all__ = ["close_objects", "is_closed", "is_strict", "title_of"]
+__all__ = ["close_objects", "is_closed", "is_recursive", "is_strict", "title_of"]
 
 _NESTED = ("items", "not", "if", "then", "else", "additionalProperties", "contains")
 _LISTS = ("anyOf", "oneOf", "allOf", "prefixItems")
@@ -39,15 +39,19 @@ def is_strict(schema: Any) -> bool:
     --------
     >>> is_strict({"type": "object", "properties": {"a": {}}, "required": ["a"], "additionalProperties": False})
     True
-    >>> is_strict({"type": "object", "properties": {"a": {}}})
-    False
+    >>> is_strict({"type": "object", "properties": {"a": {}}}), is_strict({"oneOf": [{"type": "null"}]})
+    (False, False)
     """
     return all(
         node.get("additionalProperties") is False
         and set(node.get("properties") or {}) == set(node.get("required") or ())
         for node in _nodes(schema)
         if _is_object(node)
-    ) and not any("default" in node or "patternProperties" in node for node in _nodes(schema))
+    ) and not any(_NOT_STRICT.intersection(node) for node in _nodes(schema))
+
+
+# pydantic makes oneOf of unions told apart by a field.
+_NOT_STRICT = frozenset({"default", "patternProperties", "oneOf", "allOf", "not", "if", "prefixItems"})
 
 
 def is_closed(schema: Any) -> bool:
@@ -69,27 +73,58 @@ def is_closed(schema: Any) -> bool:
     )
 
 
-def close_objects(schema: Any, drop: frozenset[str]) -> Any:
-    """A copy whose objects are closed; keywords in `drop` become words of the description.
+def is_recursive(schema: Any) -> bool:
+    """Whether a definition leads back to itself.
 
     Examples
     --------
-    >>> close_objects({"type": "integer", "minimum": 1}, frozenset({"minimum"}))
+    >>> tree = {"properties": {"children": {"items": {"$ref": "#/$defs/Tree"}}}}
+    >>> is_recursive({"$ref": "#/$defs/Tree", "$defs": {"Tree": tree}})
+    True
+    """
+    if not isinstance(schema, Mapping):
+        return False
+    if any(node.get("$ref") == "#" for node in _nodes(schema)):
+        return True
+    named: dict[str, Any] = {**(schema.get("definitions") or {}), **(schema.get("$defs") or {})}
+    leads = {
+        name: {str(node["$ref"]).rpartition("/")[2] for node in _nodes(body) if "$ref" in node}
+        for name, body in named.items()
+    }
+    while leads:
+        ends = [name for name, to in leads.items() if not to & leads.keys()]
+        if not ends:
+            return True
+        for name in ends:
+            del leads[name]
+    return False
+
+
+def close_objects(schema: Any, is_refused: Callable[[str, Any], bool]) -> Any:
+    """A copy whose objects are closed; keywords that are refused become words of the description.
+
+    Parameters
+    ----------
+    is_refused : callable(keyword, value) -> bool
+
+    Examples
+    --------
+    >>> close_objects({"type": "integer", "minimum": 1}, lambda keyword, value: keyword == "minimum")
     {'type': 'integer', 'description': 'minimum: 1'}
     """
     if isinstance(schema, list):
-        return [close_objects(item, drop) for item in schema]
+        return [close_objects(item, is_refused) for item in schema]
     if not isinstance(schema, Mapping):
         return schema
     out: dict[str, Any] = {}
     said: list[str] = []
     for key, value in schema.items():
-        if key in drop:
+        if key in _MAPS and isinstance(value, Mapping):
+            out[key] = {name: close_objects(item, is_refused) for name, item in value.items()}
+        elif is_refused(key, value):
             said.append(f"{key}: {value}")
-        elif key in _MAPS and isinstance(value, Mapping):
-            out[key] = {name: close_objects(item, drop) for name, item in value.items()}
         elif key in _NESTED or key in _LISTS:
-            out[key] = close_objects(value, drop)
+            out["anyOf" if key == "oneOf" else key] = close_objects(value, is_refused)
         else:
             out[key] = value
     if said:

@@ -61,7 +61,7 @@ from kit_jupyter.providers._history import (
     text_of_media,
 )
 from kit_jupyter.providers._json import Pieces, dumps
-from kit_jupyter.providers._schema import close_objects, is_closed
+from kit_jupyter.providers._schema import close_objects, is_closed, is_recursive
 from kit_jupyter.providers.codec import Endpoint, HttpCall
 
 __all__ = ["WIRE", "AnthropicCodec"]
@@ -70,10 +70,13 @@ VERSION = "2023-06-01"
 IMAGES = ("image/jpeg", "image/png", "image/gif", "image/webp")
 MARK = b',"cache_control":{"type":"ephemeral"}'
 FIRST = b'{"type":"text","text":"[the conversation goes on]"}'  # the first message must be the user's
-# Keywords that structured outputs refuse; they become words of the description.
+# What structured outputs refuse of a schema; it becomes words of the description.
 UNSUPPORTED = frozenset(
     {"minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf"}
     | {"minLength", "maxLength", "maxItems", "uniqueItems", "minProperties", "maxProperties"}
+)
+STRING_FORMATS = frozenset(
+    {"date-time", "time", "date", "duration", "email", "hostname", "uri", "ipv4", "ipv6", "uuid"}
 )
 BUDGETS = {"low": 2048, "medium": 8192, "high": 16384}  # tokens, for models that take a budget only
 ANSWER_TOOL = "final_answer"
@@ -137,7 +140,7 @@ def _answer_tool(request: ModelRequest) -> str | None:
     """Name of the tool that carries a structured answer, where the model or the schema needs one."""
     if request.format is None:
         return None
-    if takes(request.model.id).schema and is_closed(request.format):
+    if takes(request.model.id).schema and is_closed(request.format) and not is_recursive(request.format):
         return None
     name = ANSWER_TOOL
     while any(spec.name == name for spec in request.tools):
@@ -325,10 +328,16 @@ def _tools(
     return tools, choice
 
 
+def _is_refused(keyword: str, value: Any) -> bool:
+    if keyword == "minItems":
+        return value not in (0, 1)
+    return keyword in UNSUPPORTED or (keyword == "format" and value not in STRING_FORMATS)
+
+
 def _output(request: ModelRequest, model: Takes, *, is_native: bool) -> dict[str, Any]:
     output: dict[str, Any] = {}
     if request.format is not None and is_native:
-        output["format"] = {"type": "json_schema", "schema": close_objects(request.format, UNSUPPORTED)}
+        output["format"] = {"type": "json_schema", "schema": close_objects(request.format, _is_refused)}
     if model.adaptive and request.thinking not in (None, "off"):
         output["effort"] = request.thinking
     elif request.thinking == "off" and not model.can_stop_thinking:
@@ -354,7 +363,7 @@ def _tool(spec: Any) -> dict[str, Any]:
 
 
 def _object_schema(schema: Mapping[str, Any]) -> dict[str, Any]:
-    return {"type": "object", "properties": {}} if not schema else dict(schema)
+    return {"type": "object", "properties": {}} if not schema else {"type": "object", **schema}
 
 
 def _mark_head(head: dict[str, Any]) -> None:

@@ -226,7 +226,16 @@ def test_models_that_refuse_a_temperature_get_none() -> None:
 
 def test_structured_output_is_native_where_the_model_has_it() -> None:
     """Objects are closed, keywords that it refuses become words."""
-    schema = {"type": "object", "properties": {"n": {"type": "integer", "minimum": 1}}, "required": ["n"]}
+    schema = {
+        "type": "object",
+        "properties": {
+            "n": {"type": "integer", "minimum": 1},
+            "minimum": {"type": "string", "format": "binary"},
+            "when": {"type": "string", "format": "date"},
+            "many": {"type": "array", "items": {"oneOf": [{"type": "null"}, {"type": "integer"}]}, "minItems": 2},
+        },
+        "required": ["n"],
+    }
 
     output = body_of(said("hi"), format=schema)["output_config"]["format"]
 
@@ -234,7 +243,16 @@ def test_structured_output_is_native_where_the_model_has_it() -> None:
         "type": "json_schema",
         "schema": {
             "type": "object",
-            "properties": {"n": {"type": "integer", "description": "minimum: 1"}},
+            "properties": {
+                "n": {"type": "integer", "description": "minimum: 1"},
+                "minimum": {"type": "string", "description": "format: binary"},
+                "when": {"type": "string", "format": "date"},
+                "many": {
+                    "type": "array",
+                    "items": {"anyOf": [{"type": "null"}, {"type": "integer"}]},
+                    "description": "minItems: 2",
+                },
+            },
             "required": ["n"],
             "additionalProperties": False,
         },
@@ -246,10 +264,11 @@ def test_structured_output_is_native_where_the_model_has_it() -> None:
     [
         ("claude-3-7-sonnet-latest", POINT),
         ("claude-sonnet-4-5", {"type": "object", "additionalProperties": {"type": "string"}}),
+        ("claude-sonnet-4-5", {"$ref": "#/$defs/T", "$defs": {"T": {"properties": {"next": {"$ref": "#/$defs/T"}}}}}),
     ],
 )
 def test_structured_output_through_a_tool(model: str, schema: dict[str, Any]) -> None:
-    """An older model, or a schema with free keys, answers through a tool; the reader sees text."""
+    """An older model, free keys, a schema that holds itself: the answer comes through a tool, and is read as text."""
     asked = request(said("hi"), model=f"anthropic/{model}", format=schema)
     codec = AnthropicCodec()
     body = json.loads(codec.encode(asked, ENDPOINT).body)
