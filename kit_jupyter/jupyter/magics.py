@@ -523,7 +523,9 @@ class KitMagics(Magics):
 
     def _read_fix(self, line: str) -> tuple[Run, Namespace]:
         asked, wish = opt.read(KitMagics.kit_fix, line, text=True)
-        cell = self.nb.record.last_error
+        cell = self.nb.record.find(asked.cell) if asked.cell else self.nb.record.last_error
+        if asked.cell and (cell is None or cell.error is None):
+            raise UsageError(f"cell {asked.cell} has not failed in this kernel")
         if cell is None:
             raise UsageError("no cell has failed in this kernel")
         text = wish.strip() or "This cell failed. Say why in one or two sentences, and give the corrected cell."
@@ -536,6 +538,7 @@ class KitMagics(Magics):
     @no_var_expand
     @magic_arguments()
     @argument("--insert", action="store_true", default=False, help="put the corrected code into a cell below")
+    @argument("--cell", default="", help="id of a failed cell; else the one that failed last")
     @line_magic
     @_plain_errors
     def kit_fix(self, line: str) -> Any:

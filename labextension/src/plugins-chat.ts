@@ -164,7 +164,7 @@ export const panelPlugin: JupyterFrontEndPlugin<void> = {
           const index = notebook.content.widgets.findIndex(one => one.model.id === cell);
           if (index >= 0) notebook.content.activeCellIndex = index;
           NotebookActions.insertBelow(notebook.content);
-          notebook.content.activeCell?.model.sharedModel.setSource(`%kit_fix ${cell}`);
+          notebook.content.activeCell?.model.sharedModel.setSource(`%kit_fix --cell ${cell}`);
           await NotebookActions.run(notebook.content, notebook.sessionContext);
         }
       }

@@ -41,6 +41,7 @@ def test_a_prompt_in_the_panel_is_answered(open_page: Callable[..., Any], kind: 
     answer = p.page.locator(".kit-side-chat strong, .kit-side-chat .kit-turn", has_text="forty-two").first
     answer.wait_for()
 
+    assert p.page.locator(".kit-side-chat .kit-prompt").inner_text() == "What is it?"
     assert p.execute("print(len(script.requests), kit.messages[0].parts[0].text)").strip() == "1 What is it?"
     assert p.errors == [] or kind == "notebook"  # Notebook 7.6 logs one of its own
     p.picture(f"panel-{kind}")
@@ -259,6 +260,7 @@ def test_outputs_have_explain_fix_and_ask(open_page: Callable[..., Any]) -> None
     bars.nth(1).locator(".kit-output-fix").click()
     p.page.locator(".jp-OutputArea", has_text="Divide by one.").first.wait_for()
     assert "ZeroDivisionError" in p.execute("print(script.requests[-1].messages)")
+    assert p.sources()[2] == f"%kit_fix --cell {p.ids()[1]}"
     p.picture("outputs")
 
 

@@ -432,7 +432,7 @@ export class View {
   }
   turnAdded(t) {
     const head = { el: h("section", { class: "kit-turn", "aria-label": "turn" }) };
-    if ((this.store.panel || t.showPrompt) && t.prompt) head.el.append(h("div", { class: "kit-prompt kit-raw" }, t.prompt));
+    head.prompt = head.el.appendChild(h("div", { class: "kit-prompt kit-raw", hidden: true }));
     head.chips = head.el.appendChild(h("div", { class: "kit-chips" }));
     head.body = head.el.appendChild(h("div", { class: "kit-body" }));
     head.wait = head.el.appendChild(h("div", { class: "kit-wait", "aria-hidden": "true" }, h("i"), h("i"), h("i")));
@@ -475,6 +475,8 @@ export class View {
   turnChanged(t, ended) {
     const head = this.heads.get(t);
     if (!head) return;
+    // A turn is there before its prompt is known.
+    if ((this.store.panel || t.showPrompt) && t.prompt && head.prompt.hidden) { head.prompt.textContent = t.prompt; head.prompt.hidden = false; }
     head.el.dataset.status = t.status;
     head.wait.hidden = t.status !== "running";
     head.chips.textContent = "";
