@@ -22,32 +22,48 @@ denial here.
 
 from __future__ import annotations
 
-import asyncio
-import hashlib
 import json
-import logging
-import os
-import re
-import tempfile
 import threading
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
-from functools import lru_cache
-from pathlib import Path
-from typing import Any, Literal, Protocol, cast, runtime_checkable
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol, cast
 
+from kit_jupyter.approvers import (
+    Approval,
+    Approver,
+    CallbackApprover,
+    NobodyThere,
+    PendingApprover,
+    Question,
+    StdinApprover,
+    approver_of,
+)
 from kit_jupyter.errors import UsageError
-from kit_jupyter.loop import current_desk
 from kit_jupyter.messages import now
+from kit_jupyter.rules import (
+    STRICTNESS,
+    Access,
+    Effect,
+    Kind,
+    Need,
+    Rule,
+    RuleStore,
+    TellsAccess,
+    config_dir,
+    literal,
+    rule_of,
+)
 from kit_jupyter.tool import Tool, ToolContext
-from kit_jupyter.usercall import UserCall
 
 __all__ = [
+    "PRESETS",
     "Access",
     "Approval",
     "Approver",
     "CallbackApprover",
     "Decision",
+    "Effect",
+    "Kind",
     "Need",
     "NobodyThere",
     "PendingApprover",
@@ -63,12 +79,6 @@ __all__ = [
     "policy_of",
     "question_of",
 ]
-
-_log = logging.getLogger("kit_jupyter")
-
-Effect = Literal["allow", "ask", "deny"]
-Kind = Literal["look", "act", "function", "outside", "sensitive", "unsure", "loop"]
-_STRICT: dict[str, int] = {"allow": 0, "ask": 1, "deny": 2}
 
 PRESETS: dict[str, dict[str, Effect]] = {
     "read-only": {
@@ -101,9 +111,6 @@ PRESETS: dict[str, dict[str, Effect]] = {
 }
 
 
-# ---------------------------------------------------------------- the contract
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Decision:
     """What the policy says of a call: the effect, why, and the rules it suggests for "always"."""
@@ -112,48 +119,6 @@ class Decision:
     reason: str = ""
     question: str = ""
     suggestion: str = ""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Question:
-    """What a person is asked before a call runs."""
-
-    call_id: str
-    tool_name: str
-    arguments: Mapping[str, Any] = field(hash=False)
-    text: str
-    suggestion: str = ""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Approval:
-    """A person's answer.
-
-    Parameters
-    ----------
-    allowed : bool
-    reason : str
-        Told to the model when denied.
-    arguments : dict or None
-        Edited arguments, checked again before the tool runs; None keeps them.
-    scope : {"once", "session", "always"}
-    by : str
-        Who answered: widget, magic, stdin, callback, policy, nobody.
-    """
-
-    allowed: bool
-    reason: str = ""
-    arguments: Mapping[str, Any] | None = field(default=None, hash=False)
-    scope: Literal["once", "session", "always"] = "once"
-    by: str = ""
-
-
-class Approver(Protocol):
-    """Asks a person; fulfilled by widgets, the terminal, callbacks."""
-
-    async def ask(self, question: Question) -> Approval:
-        """Wait for the answer, on the engine's loop; cancelled when the turn stops."""
-        ...
 
 
 class Policy(Protocol):
@@ -166,128 +131,6 @@ class Policy(Protocol):
     def remember(self, question: Question, approval: Approval) -> None:
         """Take note of an answer whose scope is session or always."""
         ...
-
-
-# ---------------------------------------------------------------- needs and rules
-
-
-@dataclass(frozen=True, slots=True)
-class Need:
-    """One thing a call touches.
-
-    Parameters
-    ----------
-    action : str
-        What rules match first: ``shell``, ``read``, ``write``, ``web_fetch``, a function tool's name.
-    resource : str
-        What their pattern matches: a command, a path, an address.
-    kind : {"look", "act", "function", "outside", "sensitive", "unsure"}
-        How it touches; decides when no rule matches.
-    pattern : str
-        The pattern to suggest for "always"; empty offers the resource itself.
-    """
-
-    action: str
-    resource: str = ""
-    kind: Kind = "act"
-    pattern: str = ""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Access:
-    """What a call needs, and how to put it to a person."""
-
-    needs: tuple[Need, ...]
-    question: str = ""
-
-
-@runtime_checkable
-class TellsAccess(Protocol):
-    """A tool that says what a call needs; the others need their own name."""
-
-    def access(self, arguments: Mapping[str, Any], context: ToolContext) -> Access:
-        """Quick and without side effects; a failure counts as "ask"."""
-        ...
-
-
-@lru_cache(maxsize=512)
-def _glob(pattern: str) -> re.Pattern[str]:
-    text = os.path.expanduser(pattern) if pattern.startswith("~") else pattern
-    tail = text.endswith(" *")  # "git *" is also "git" alone
-    body = ""
-    for piece in re.findall(r"\\[*?\\]|.", text[:-2] if tail else text, re.DOTALL):
-        body += ".*" if piece == "*" else "." if piece == "?" else re.escape(piece[-1])
-    return re.compile(body + ("( .*)?" if tail else ""), re.DOTALL)
-
-
-def literal(text: str) -> str:
-    """A pattern that matches exactly `text`.
-
-    Examples
-    --------
-    >>> print(literal("rm *.txt"))
-    rm \\*.txt
-    """
-    return re.sub(r"([*?\\])", r"\\\1", text)
-
-
-@dataclass(frozen=True, slots=True)
-class Rule:
-    """The last rule that matches decides.
-
-    Parameters
-    ----------
-    action : str
-        Glob over the need's action, for example ``shell`` or ``*``.
-    pattern : str
-        Glob over its resource: ``*`` any text, ``?`` one character, ``~`` home; a
-        backslash before one of these means it literally.
-    effect : {"allow", "ask", "deny"}
-    when : callable(arguments, context) -> bool, or None
-        A further condition, which sees the arguments and the session; one that raises makes the
-        rule an "ask".
-
-    Examples
-    --------
-    >>> Rule("shell", "git log *", "allow").matches(Need("shell", "git log"))
-    True
-    >>> Rule.parse("shell git log *")
-    Rule(action='shell', pattern='git log *', effect='allow', when=None)
-    """
-
-    action: str
-    pattern: str = "*"
-    effect: Effect = "allow"
-    when: Callable[[Mapping[str, Any], Any], object] | None = None
-
-    def __post_init__(self) -> None:
-        if self.effect not in _STRICT:
-            raise UsageError(f'a rule\'s effect is "allow", "ask" or "deny", got {self.effect!r}')
-        if not isinstance(self.action, str) or not self.action or not isinstance(self.pattern, str):
-            raise UsageError(f"a rule is an action and a pattern, got {self.action!r} and {self.pattern!r}")
-
-    @classmethod
-    def parse(cls, text: str, effect: Effect = "allow") -> Rule:
-        """A rule of the text that questions suggest: the action, a space, the pattern."""
-        action, _, pattern = text.strip().partition(" ")
-        return cls(action, pattern.strip() or "*", effect)
-
-    def matches(self, need: Need) -> bool:
-        """True if action and pattern fit; `when` is not asked."""
-        return bool(_glob(self.action).fullmatch(need.action) and _glob(self.pattern).fullmatch(need.resource))
-
-
-def _rule_of(value: Any) -> Rule:
-    if isinstance(value, Rule):
-        return value
-    if isinstance(value, Mapping):
-        unknown = set(value) - {"action", "pattern", "effect", "when"}
-        if unknown or "action" not in value:
-            raise UsageError(f"a rule has action, pattern, effect and when, got {dict(value)!r}")
-        return Rule(**value)
-    if isinstance(value, Sequence) and not isinstance(value, str) and len(value) in (2, 3, 4):
-        return Rule(value[0], value[1], *value[2:]) if len(value) > 2 else Rule(value[0], "*", value[1])
-    raise UsageError(f"a rule is Rule(action, pattern, effect), a dict or a tuple of them, got {value!r}")
 
 
 def _needs(tool: Tool, arguments: Mapping[str, Any], context: ToolContext) -> Access:
@@ -325,7 +168,7 @@ class RulePolicy:
         if preset not in PRESETS:
             raise UsageError(f"unknown permissions preset {preset!r}; known: {', '.join(PRESETS)}")
         self.preset = preset
-        self.rules = tuple(_rule_of(rule) for rule in rules)
+        self.rules = tuple(rule_of(rule) for rule in rules)
         self.store = store
         self.session_rules: list[Rule] = []
         self._parent: RulePolicy | None = None
@@ -344,7 +187,7 @@ class RulePolicy:
             decision = Decision(effect="ask", reason=f"the policy could not judge it ({type(exc).__name__}: {exc})")
         if self._parent is not None:
             above = self._parent._judge(tool, arguments, context, count=False)
-            if _STRICT[above.effect] > _STRICT[decision.effect]:
+            if STRICTNESS[above.effect] > STRICTNESS[decision.effect]:
                 return above
         return decision
 
@@ -365,10 +208,10 @@ class RulePolicy:
                 offer = f"{need.action} {need.pattern or literal(need.resource) or '*'}"
                 if need.kind != "unsure" and "\n" not in offer and len(offer) <= 300 and offer not in suggested:
                     suggested.append(offer)
-            worst = max(worst, effect, key=lambda e: _STRICT[e])
+            worst = max(worst, effect, key=lambda e: STRICTNESS[e])
         final = wish is not None and (wish[0] == "deny" or (callable(tool.approve) and wish[0] == "ask"))
         if wish is not None and final:
-            if _STRICT[wish[0]] > _STRICT[worst]:
+            if STRICTNESS[wish[0]] > STRICTNESS[worst]:
                 worst = wish[0]
             reasons.append(wish[1])
             suggested = []  # an "always" could not overrule it
@@ -389,12 +232,12 @@ class RulePolicy:
         if approve is None:
             return None
         if not callable(approve):
-            return (approve, "the tool itself says so") if approve in _STRICT else ("ask", "")
+            return (approve, "the tool itself says so") if approve in STRICTNESS else ("ask", "")
         try:
             said = approve(arguments, context)
         except Exception as exc:
             return "ask", f"the tool's approve rule failed ({type(exc).__name__}: {exc})"
-        if isinstance(said, str) and said in _STRICT:
+        if isinstance(said, str) and said in STRICTNESS:
             return cast(Effect, said), f"the tool's approve rule says {said}"
         return "ask", f"the tool's approve rule gave {said!r}"
 
@@ -534,84 +377,6 @@ def policy_of(value: Any = None, *, store: RuleStore | None = None) -> Policy:
     raise UsageError(f"permissions is a preset, a list of rules or a Policy, got {type(value).__name__}")
 
 
-def config_dir() -> Path:
-    """The user's folder for our configuration; ``KIT_CONFIG_DIR`` moves it."""
-    if set_dir := os.environ.get("KIT_CONFIG_DIR"):
-        return Path(set_dir)
-    import platformdirs
-
-    return Path(platformdirs.user_config_dir("kit-jupyter", appauthor=False))
-
-
-class RuleStore:
-    """The rules a person gave with "always", one file per project, outside the project.
-
-    Parameters
-    ----------
-    project : Path
-        Root of the project.
-    folder : Path or None
-        None for ``permissions`` in `config_dir`.
-
-    Notes
-    -----
-    A file that cannot be read gives no rules (so everything is asked) and a warning. Any thread.
-    """
-
-    def __init__(self, project: Path, *, folder: Path | None = None) -> None:
-        self.project = project.resolve()
-        self._folder = folder
-        self._lock = threading.Lock()
-        self._seen: tuple[float, tuple[Rule, ...]] = (-1.0, ())
-
-    @property
-    def path(self) -> Path:
-        """The file."""
-        folder = self._folder or config_dir() / "permissions"
-        name = re.sub(r"[^A-Za-z0-9_-]+", "-", self.project.name)[:40] or "root"
-        return folder / f"{name}-{hashlib.sha256(str(self.project).encode()).hexdigest()[:12]}.json"
-
-    @property
-    def rules(self) -> tuple[Rule, ...]:
-        """What is stored now; read again when the file changed."""
-        with self._lock:
-            return self._read()
-
-    def _read(self) -> tuple[Rule, ...]:
-        try:
-            changed = self.path.stat().st_mtime_ns
-        except OSError:
-            return ()
-        if self._seen[0] != changed:
-            try:
-                body = json.loads(self.path.read_text(encoding="utf-8"))
-                rules = tuple(_rule_of({k: v for k, v in rule.items() if k != "when"}) for rule in body["rules"])
-            except (OSError, ValueError, KeyError, TypeError, AttributeError) as exc:
-                _log.warning("permissions file %s is not readable (%s); its rules are not used", self.path.name, exc)
-                rules = ()
-            self._seen = (changed, rules)
-        return self._seen[1]
-
-    def add(self, rules: Sequence[Rule]) -> None:
-        """Append, on disk at once and whole."""
-        with self._lock:
-            kept = list(self._read())
-            kept = [rule for rule in kept if rule not in rules] + list(rules)
-            body = {
-                "project": str(self.project),
-                "rules": [{"action": r.action, "pattern": r.pattern, "effect": r.effect} for r in kept],
-            }
-            self.path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-            handle, name = tempfile.mkstemp(dir=self.path.parent, suffix=".tmp")
-            with os.fdopen(handle, "w", encoding="utf-8") as file:
-                json.dump(body, file, indent=1)
-            os.replace(name, self.path)
-            self._seen = (-1.0, ())
-
-
-# ---------------------------------------------------------------- who is asked
-
-
 def question_of(tool: Tool, arguments: Mapping[str, Any], decision: Decision, call_id: str) -> Question:
     """The question to put for a decision of "ask"."""
     text = decision.question or _ask_text(tool, arguments)
@@ -620,201 +385,6 @@ def question_of(tool: Tool, arguments: Mapping[str, Any], decision: Decision, ca
     return Question(
         call_id=call_id, tool_name=tool.spec.name, arguments=arguments, text=text, suggestion=decision.suggestion
     )
-
-
-class NobodyThere:
-    """The approver when nobody can be asked: denies, and says what to do."""
-
-    async def ask(self, question: Question) -> Approval:
-        """Deny."""
-        rule = question.suggestion.splitlines()[0] if question.suggestion else ""
-        action, _, pattern = rule.partition(" ")
-        how = f"Kit(permissions=[({action!r}, {pattern or '*'!r}, 'allow')])" if action else "Kit(permissions=...)"
-        return Approval(
-            allowed=False,
-            by="nobody",
-            reason=(
-                f"{question.tool_name} needs a person's approval and nobody is here to give it. "
-                "Do not try it again; go on without it, or say what you would have done. "
-                f"For the user: allow it beforehand with {how}, or run where someone can answer"
-            ),
-        )
-
-
-class PendingApprover:
-    """Holds each question by its call id until someone answers, from a widget, a magic or code.
-
-    Parameters
-    ----------
-    emit : callable(Question) or None
-        Told of each new question, on the engine.
-
-    Notes
-    -----
-    `answer` and `pending` may be used from any thread.
-    """
-
-    def __init__(self, emit: Callable[[Question], object] | None = None) -> None:
-        self._emit = emit
-        self._lock = threading.Lock()
-        self._waiting: dict[str, tuple[Question, asyncio.Future[Approval], asyncio.AbstractEventLoop]] = {}
-
-    async def ask(self, question: Question) -> Approval:
-        """Wait for `answer`."""
-        loop = asyncio.get_running_loop()
-        future: asyncio.Future[Approval] = loop.create_future()
-        with self._lock:
-            self._waiting[question.call_id] = (question, future, loop)
-        try:
-            if self._emit is not None:
-                self._emit(question)
-            return await future
-        finally:
-            with self._lock:
-                self._waiting.pop(question.call_id, None)
-
-    @property
-    def pending(self) -> tuple[Question, ...]:
-        """The questions that wait, oldest first."""
-        with self._lock:
-            return tuple(question for question, _, _ in self._waiting.values())
-
-    def answer(self, call_id: str, approval: Approval) -> None:
-        """Answer a question. Any thread.
-
-        Raises
-        ------
-        UsageError
-            When no such question waits (it may have been answered or stopped).
-        """
-        with self._lock:
-            found = self._waiting.pop(call_id, None)
-            waiting = ", ".join(self._waiting) or "none"
-        if found is None:
-            raise UsageError(f"no question waits with call id {call_id!r}; waiting: {waiting}")
-        _, future, loop = found
-
-        def settle() -> None:
-            if not future.done():
-                future.set_result(approval)
-
-        loop.call_soon_threadsafe(settle)
-
-
-class _DeskThread:
-    """The user's thread as `UserCall` wants it; any worker thread when no desk is known."""
-
-    async def on_user_thread(self, fn: Callable[..., Any], *args: Any) -> Any:
-        desk = current_desk()
-        if desk is not None:
-            return await desk.run(fn, *args)
-
-        def there() -> Any:
-            value = fn(*args)
-            return asyncio.run(_waited(value)) if hasattr(value, "__await__") else value
-
-        return await asyncio.to_thread(there)
-
-
-async def _waited(value: Any) -> Any:
-    return await value
-
-
-class CallbackApprover:
-    """Asks a function, on the user's thread.
-
-    Parameters
-    ----------
-    fn : callable(Question) -> bool, str or Approval, sync or async
-        True allows; False denies; a text denies with that reason. One that raises denies.
-    """
-
-    def __init__(self, fn: Callable[[Question], Any]) -> None:
-        self._fn = fn
-
-    async def ask(self, question: Question) -> Approval:
-        """Call the function."""
-        done = await UserCall(lambda: self._fn(question)).run(_DeskThread())
-        if done.error is not None or done.interrupted:
-            what = f"{type(done.error).__name__}: {done.error}" if done.error is not None else "interrupted"
-            return Approval(allowed=False, by="callback", reason=f"the approver failed ({what})")
-        match done.value:
-            case Approval() as approval:
-                return approval
-            case True:
-                return Approval(allowed=True, by="callback")
-            case False | None:
-                return Approval(allowed=False, by="callback", reason="denied")
-            case str() as reason:
-                return Approval(allowed=False, by="callback", reason=reason)
-        return Approval(allowed=False, by="callback", reason=f"the approver gave {type(done.value).__name__}")
-
-
-class StdinApprover:
-    """Asks by ``input()`` on the user's thread, for scripts and for front ends without widgets.
-
-    Answers: ``y`` yes, ``n`` no (``n because …`` tells the model why), ``s`` yes for this session,
-    ``a`` always in this project, ``e`` edit the arguments as JSON. Where no input can be given, it
-    is as `NobodyThere`.
-    """
-
-    def __init__(self, ask_line: Callable[[str], str] | None = None) -> None:
-        self._ask_line = ask_line
-
-    async def ask(self, question: Question) -> Approval:
-        """Ask until the answer is understood."""
-        done = await UserCall(lambda: self._dialogue(question)).run(_DeskThread())
-        if isinstance(done.value, Approval):
-            return done.value
-        if isinstance(done.error, KeyboardInterrupt) or done.interrupted:
-            return Approval(allowed=False, by="stdin", reason="the user interrupted the question")
-        return await NobodyThere().ask(question)
-
-    def _dialogue(self, question: Question) -> Approval:
-        ask_line = self._ask_line or input
-        more = "/[s]ession/[a]lways" if question.suggestion else ""
-        prompt = f"{question.text}\n[y]es/[n]o/[e]dit{more}: "
-        while True:
-            word, _, rest = ask_line(prompt).strip().partition(" ")
-            match word.lower():
-                case "y" | "yes":
-                    return Approval(allowed=True, by="stdin")
-                case "n" | "no":
-                    return Approval(allowed=False, by="stdin", reason=rest.strip() or "denied")
-                case "s" | "session" if more:
-                    return Approval(allowed=True, by="stdin", scope="session")
-                case "a" | "always" if more:
-                    return Approval(allowed=True, by="stdin", scope="always")
-                case "e" | "edit":
-                    edited = self._edited(ask_line, question)
-                    if edited is not None:
-                        return Approval(allowed=True, by="stdin", arguments=edited)
-            prompt = f"please answer [y]es/[n]o/[e]dit{more}: "
-
-    @staticmethod
-    def _edited(ask_line: Callable[[str], str], question: Question) -> dict[str, Any] | None:
-        old = json.dumps(dict(question.arguments), ensure_ascii=False, default=repr)
-        try:
-            value = json.loads(ask_line(f"arguments as JSON, now {old}: "))
-        except ValueError:
-            return None
-        return value if isinstance(value, dict) else None
-
-
-def approver_of(value: Any) -> Approver | None:
-    """An approver of what people write for ``approver=``: None, "stdin", "nobody", a function, an Approver."""
-    match value:
-        case None:
-            return None
-        case "stdin":
-            return StdinApprover()
-        case "nobody":
-            return NobodyThere()
-        case _ if hasattr(value, "ask"):
-            return cast(Approver, value)
-        case _ if callable(value):
-            return CallbackApprover(value)
-    raise UsageError(f'approver is "stdin", "nobody", a function of the question or an Approver, got {value!r}')
 
 
 def audit_record(
