@@ -31,7 +31,8 @@ _MARK = re.compile(
     re.MULTILINE,
 )
 _CODE = re.compile(r"^ {0,3}(`{3,}|~{3,}).*?(?:^ {0,3}\1[`~]*[ \t]*$|\Z)|(?<!`)(`+)(?!`).+?(?<!`)\2(?!`)", re.M | re.S)
-_DECORATED = re.compile(r"[^\n]*\n(?:[ \t]*@[^\n]*\n)*[ \t]*(?:async[ \t]+def|def|class)\b")
+_DECORATED = re.compile(r"[ \t]*(?:async[ \t]+def|def|class)\b")
+DEPTH = 8  # of a dotted mark
 FILE_LIMIT = 100_000
 
 Describe = Callable[..., tuple[Part, ...]]
@@ -125,6 +126,7 @@ class Marks:
         """
         if "@" not in text:
             return Attachments(text=text)
+        decorators = _decorator_lines(text)
         code = [(m.start(), m.end()) for m in _CODE.finditer(text)] if "`" in text or "~~~" in text else []
         attached: dict[str, Attached] = {}
         unknown: dict[str, None] = {}
@@ -132,9 +134,13 @@ class Marks:
         at = 0
         for found in _MARK.finditer(text):
             start = found.start()
-            if any(a <= start < b for a, b in code) or self._is_decorator(text, found):
+            if any(a <= start < b for a, b in code) or found.start() in decorators:
                 continue
-            mark, made = self._longest(found["mark"])
+            made: Attached | None
+            if found[1] == "@@" and found["mark"].startswith("file:"):
+                mark, made = found["mark"], Attached(mark=found["mark"], kind="file", parts=())
+            else:
+                mark, made = self._longest(found["mark"])
             if found[1] == "@@":
                 if made is not None or mark in attached:
                     out.append(text[at:start])
@@ -147,13 +153,10 @@ class Marks:
         out.append(text[at:])
         return Attachments(text="".join(out), attached=tuple(attached.values()), unknown=tuple(unknown))
 
-    @staticmethod
-    def _is_decorator(text: str, found: re.Match[str]) -> bool:
-        line_start = text.rfind("\n", 0, found.start()) + 1
-        return not text[line_start : found.start()].strip() and bool(_DECORATED.match(text, found.start()))
-
     def _longest(self, mark: str) -> tuple[str, Attached | None]:
         """The mark, or the longest front of a dotted one that names something (``@df.Then`` …)."""
+        if not mark.startswith("file:"):
+            mark = ".".join(mark.split(".")[:DEPTH])
         while True:
             made = self.attach(mark)
             if made is not None or "." not in mark or mark.startswith("file:"):
@@ -257,6 +260,22 @@ class Marks:
         if begin.startswith("cell:"):
             fixed = [f"cell:{cell.cell_id}" for cell in self._record]
         return [name for name in [*sorted(mine), *fixed] if name.startswith(begin) and name != begin]
+
+
+def _decorator_lines(text: str) -> set[int]:
+    """Where lines of decorators have their ``@``: they stand right above a ``def`` or ``class``."""
+    found: set[int] = set()
+    at, above = len(text), False
+    for line in reversed(text.split("\n")):
+        at -= len(line)
+        bare = line.lstrip()
+        if bare.startswith("@"):
+            if above:
+                found.add(at + len(line) - len(bare))
+        else:
+            above = bool(_DECORATED.match(line))
+        at -= 1
+    return found
 
 
 def error_text(cell: RanCell) -> str:

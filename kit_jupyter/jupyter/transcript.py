@@ -24,7 +24,7 @@ _TAG = re.compile(r"<(?=[A-Za-z/!?])(?!https?://[^\s<>]*>)")
 _CODE = re.compile(r"(?<!`)(`+)(?!`)(.+?)(?<!`)\1(?!`)")
 _MATH = re.compile(r"\$\$.+?\$\$|\$[^$\n]+\$|\\\(.+?\\\)")
 _IMAGE = re.compile(r"!\[(?=[^\]]*\](?!\((?:data:image/(?:png|jpeg|gif|webp)|attachment):))")
-_SCRIPT = re.compile(r"(?i)\b(javascript|vbscript|data)(\s*:)(?!image/(?:png|jpeg|gif|webp);)")
+_SCRIPT = re.compile(r"(?i)\b(java|vb)(script)(?=\s*(?::|&))")
 _ESCAPES = str.maketrans({c: f"&#{ord(c)};" for c in "&<>*_`[]\\~$!|"})
 
 
@@ -84,8 +84,8 @@ def _prose(text: str) -> str:
         text = _TAG.sub("&lt;", text)
     if "![" in text:
         text = _IMAGE.sub("[", text)
-    if ":" in text and "](" in text:
-        text = _SCRIPT.sub(r"\1&#58;", text)
+    if "cript" in text.lower():
+        text = _SCRIPT.sub("\\1\u200b\\2", text)  # reads the same, and is no scheme of a link any more
     return text
 
 

@@ -1,0 +1,143 @@
+"""Where widgets do not work: static, plain, updates, a terminal, a notebook run by nbclient."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import nbformat
+import pytest
+from kernels import TURN_MIME, Kernel
+
+
+@pytest.fixture
+def ui(nb: Kernel):
+    def choose(mode: str) -> None:
+        nb.ok(f"os.environ['KIT_UI'] = {mode!r}")
+
+    yield choose
+    nb.ok("os.environ['KIT_UI'] = ''")
+
+
+def test_static_shows_the_bundle_once(nb: Kernel, ui) -> None:
+    """Jupyter facts 7: no widget, no update; what nbval compares."""
+    nb.script('[text("static", chunks=3)]')
+    ui("static")
+
+    said = nb.ok("%%kit\nhi")
+
+    lab = ("status", "execute_input", "comm_open")  # kit tells pages of the Lab extension that it is here
+    kinds = [m["msg_type"] for m in said.messages if m["msg_type"] not in lab]
+    assert kinds == ["display_data"]
+    assert set(said.shown[0]["data"]) == {TURN_MIME, "text/markdown", "text/plain"}
+
+
+def test_plain_is_text_only(nb: Kernel, ui) -> None:
+    """U117: pure text output, as it comes."""
+    nb.ok("def f(x: int) -> str:\n    'F.'\n    return 'r%d' % x")
+    nb.script("[thinking('hm'), tool_call('f', x=1)]", "[text('the '), text('answer')]", more=", tools=[f]")
+    ui("plain")
+
+    said = nb.ok("%%kit\nhi")
+
+    assert said.shown == []
+    assert said.stream.index("[f]") < said.stream.index("r1") < said.stream.index("the answer")
+
+
+def test_updates_stream_without_widgets_and_stay_linear(nb: Kernel, ui) -> None:
+    """Point 6, U85, U86: the text grows by display updates; bytes do not grow with the square."""
+    nb.script("[x for i in range(40) for x in (text('many words ' * 40), delay(0.05))]")
+    ui("updates")
+
+    said = nb.ok("%%kit\nhi", timeout=60)
+
+    updates = [m["content"]["data"] for m in said.messages if m["msg_type"] == "update_display_data"]
+    assert len(updates) >= 3
+    assert said.frames == []
+    total = len(said.kit()["text/plain"])
+    assert sum(len(u["text/plain"]) for u in updates) < 7 * total
+    assert len([m for m in said.messages if m["msg_type"] == "display_data"]) == 1
+
+
+def test_a_view_that_cannot_be_made_falls_back(nb: Kernel) -> None:
+    """U85: no traceback, one hint, the same answer."""
+    nb.script("[text('still here')]")
+    nb.ok("import kit_jupyter.jupyter.view as v\nkept = v.ChatView\ndel v.ChatView")
+
+    said = nb.ok("%%kit\nhi")
+    nb.ok("v.ChatView = kept")
+
+    assert said.kit()["text/plain"] == "still here"
+
+
+def test_a_wrong_mode_is_named(nb: Kernel, ui) -> None:
+    """One line that says what is allowed."""
+    nb.script('[text("never")]')
+    ui("fancy")
+
+    said = nb.run("%%kit\nhi")
+
+    assert "KIT_UI must be one of" in said.reply["traceback"][0]
+
+
+def test_in_a_terminal_it_prints_as_it_comes(tmp_path: Path) -> None:
+    """Issue 2, point 4: plain IPython: text, tools, then the prompt again; `_` holds the result."""
+    script = tmp_path / "s.ipy"
+    script.write_text(
+        "%load_ext kit_jupyter\n"
+        "from kit_jupyter import Kit\nfrom kit_jupyter.testing import *\n"
+        "def f() -> str:\n    'F.'\n    return 'told'\n\n"
+        "provider = ScriptedProvider([tool_call('f')], [text('Hello terminal', chunks=4)])\n"
+        "kit = Kit(session='memory', tools=[f], provider=provider)\n"
+        "%kit say {hello} $HOME\n"
+        "print(kit.messages[0].parts[0].text)\n"
+    )
+    env = {"IPYTHONDIR": str(tmp_path), "XDG_DATA_HOME": str(tmp_path), "PATH": "/usr/bin:/bin", "HOME": str(tmp_path)}
+    if "PYTHONPATH" in os.environ:
+        env["PYTHONPATH"] = os.environ["PYTHONPATH"]
+    ran = subprocess.run(
+        [sys.executable, "-m", "IPython", "--no-banner", "--colors=NoColor", str(script)],
+        capture_output=True, text=True, timeout=90, env=env, check=False,
+    )  # fmt: skip
+
+    assert ran.returncode == 0, ran.stderr
+    assert ran.stdout.index("[f]") < ran.stdout.index("told") < ran.stdout.index("Hello terminal")
+    assert "say {hello} $HOME" in ran.stdout
+
+
+def test_finished_blocks_of_a_terminal() -> None:
+    """Rich draws blocks when they are complete; an open fence is one block."""
+    from kit_jupyter.jupyter.display import _finished
+
+    assert _finished("a\n\nb\n\nc") == (["a\n", "\nb\n"], "\nc")
+    assert _finished("```\nx\n\ny\n") == ([], "```\nx\n\ny\n")
+
+
+def test_a_notebook_run_headless_reads_everywhere(tmp_path: Path) -> None:
+    """U80, U82, U83: nbclient, then nbconvert to HTML and Markdown: answers and tools as text, no widget state."""
+    nbclient = pytest.importorskip("nbclient")
+    nbconvert = pytest.importorskip("nbconvert")
+    cells = [
+        "%load_ext kit_jupyter\nfrom kit_jupyter import Kit\nfrom kit_jupyter.testing import *\n"
+        "def area(w: int) -> int:\n    'Area.'\n    return w * w\n"
+        "kit = Kit(session='memory', tools=[area], provider=ScriptedProvider([tool_call('area', w=7)], "
+        "[text('The area is **49**. <script>alert(1)</script>')]))",
+        "%%kit\nHow large is it?",
+    ]
+    book = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(cell) for cell in cells])
+    nbclient.NotebookClient(book, timeout=90, kernel_name="python3", store_widget_state=False).execute()
+    nbformat.validate(book)
+
+    assert "widgets" not in book.metadata
+    (output,) = book.cells[1].outputs
+    assert set(output["data"]) == {TURN_MIME, "text/markdown", "text/plain"}
+    text = nbformat.writes(book)
+    assert "widget-view" not in text
+    html, _ = nbconvert.HTMLExporter(embed_images=False).from_notebook_node(book)
+    assert "<strong>49</strong>" in html
+    assert "<b>area</b>" in html
+    assert "<script>alert(1)" not in html.replace("&lt;script", "")
+    markdown, _ = nbconvert.MarkdownExporter().from_notebook_node(book)
+    assert "The area is **49**" in markdown

@@ -1,0 +1,105 @@
+"""What stays in the file: readable, always the same, harmless in any renderer."""
+
+from __future__ import annotations
+
+import html.parser
+from typing import Any
+
+import pytest
+
+from kit_jupyter.jupyter.transcript import bundle, harmless, to_markdown, to_plain
+
+TURN: dict[str, Any] = {
+    "prompt": "p", "mode": "prompt", "status": "done", "note": "a small model",
+    "chips": [{"mark": "df", "kind": "DataFrame", "size": "3 characters"}],
+    "items": [
+        {"kind": "thinking", "text": "Let me see."},
+        {"kind": "tool", "name": "add", "arguments": '{"a": 1}', "status": "done", "result": "abc\n" * 29 + "abc"},
+        {"kind": "tool", "name": "rm", "arguments": "{}", "status": "denied", "answer": {"reason": "no"}},
+        {"kind": "said", "mode": "steer", "text": "be brief"},
+        {"kind": "notice", "level": "info", "text": "not kept"},
+        {"kind": "text", "text": "It is **one**."},
+    ],
+}  # fmt: skip
+
+
+def test_both_forms_hold_the_answer_and_a_summary_of_each_tool() -> None:
+    """Point 7, U83."""
+    markdown, plain = to_markdown(TURN), to_plain(TURN)
+
+    for text in (markdown, plain):
+        for words in ("It is **one**.", "add", "rm", "denied", "no", "be brief", "Let me see.", "a small model", "@df"):
+            assert words in text
+        assert "10 more lines" in text
+        assert "not kept" not in text
+    assert bundle(TURN) == bundle(TURN)
+
+
+def test_an_open_fence_is_closed() -> None:
+    """What follows an unfinished code block is not swallowed by it."""
+    turn = {"items": [{"kind": "text", "text": "```python\nx = 1"}, {"kind": "text", "text": "after"}]}
+
+    assert "x = 1\n```\n\nafter" in to_markdown(turn)
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["1 < 2", "a <- b", "`x < y` and `List<int>`", "```html\n<b>x</b>\n```", "$a<b$", "<https://example.org>", "x<y>z"],
+)
+def test_harmless_is_still_readable(text: str) -> None:
+    """Code and comparisons are not mangled beyond an entity that renders as it was."""
+    made = harmless(text)
+
+    assert made.replace("&lt;", "<").replace("< ", "<").replace("&#60;", "<").replace("&#62;", ">").replace(
+        "<code>", "`"
+    ).replace("</code>", "`").replace(" ", "") == text.replace(" ", "")
+
+
+HOSTILE = [
+    "<script>alert(1)</script>", "<img src=x onerror=alert(1)>", "a\n\n<iframe src=//e></iframe>",
+    "- x\n  ```\n<script>1</script>", "> ```\n<script>1</script>", "`` ` ``<script>1</script>",
+    "`<script>` <script>1</script>", "1. a\n   ```\n   ok\n<script>1</script>",
+    "```\nx\n   ```\n<script>1</script>", "~~~\nx\n~~~\n<script>1</script>", "```a`b\n<script>1</script>\n```",
+    "``\n<script>1</script>``", "<!-- <script>1</script> -->", "<?php <script>1</script> ?>",
+    "<![CDATA[<script>1</script>]]>", "\\`<script>1</script>\\`",
+    "<details><summary>x</summary><script>1</script></details>", "[x](<javascript:alert(1)>)",
+    "    <script>1</script>", "\t<script>1</script>", "p\n    ```\n    <script>1</script>",
+    "<a\nhref=javascript:alert(1)>", "$$\n<script>1</script>\n$$", "`a\n\n<script>1</script>`",
+    "![x](https://evil.test/p.png)", "![x][r]\n\n[r]: https://evil.test/p.png", "[x](javascript:alert(1))",
+    "[x](JAVASCRIPT:alert(1))",
+]  # fmt: skip
+
+
+class _Finder(html.parser.HTMLParser):
+    def __init__(self) -> None:
+        super().__init__()
+        self.bad: list[str] = []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        if tag in ("script", "iframe", "object", "embed", "style", "link", "meta", "form", "svg"):
+            self.bad.append(tag)
+        for name, value in attrs:
+            if name.startswith("on") or (
+                name in ("href", "src") and (value or "").strip().lower().startswith("javascript")
+            ):
+                self.bad.append(f"{tag} {name}={value}")
+            if tag == "img" and not (value or "").startswith("data:") and name == "src":
+                self.bad.append(f"img {value}")
+
+
+@pytest.mark.parametrize("text", HOSTILE)
+@pytest.mark.parametrize("engine", ["mistune", "markdown-it"])
+def test_hostile_text_does_nothing_in_other_peoples_renderers(text: str, engine: str) -> None:
+    """U83 and design §8: nbconvert (mistune) lets HTML through, and so do others: none may run."""
+    markdown = to_markdown({"items": [{"kind": "text", "text": text}, {"kind": "thinking", "text": text}]})
+    if engine == "mistune":
+        nbconvert = pytest.importorskip("nbconvert.filters.markdown_mistune")
+        shown = nbconvert.markdown2html_mistune(markdown)
+    else:
+        shown = (
+            pytest.importorskip("markdown_it").MarkdownIt("commonmark", {"html": True}).enable("table").render(markdown)
+        )
+
+    finder = _Finder()
+    finder.feed(shown)
+    assert finder.bad == []
