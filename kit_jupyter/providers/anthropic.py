@@ -42,6 +42,7 @@ from kit_jupyter.messages import (
     TextPart,
     ThinkingPart,
     ToolCallPart,
+    ToolSpec,
 )
 from kit_jupyter.prompt import PromptMessage, ToolResultPart
 from kit_jupyter.provider import ModelRequest
@@ -140,7 +141,7 @@ def _answer_tool(request: ModelRequest) -> str | None:
     """Name of the tool that carries a structured answer, where the model or the schema needs one."""
     if request.format is None:
         return None
-    if takes(request.model.id).schema and is_closed(request.format) and not is_recursive(request.format):
+    if takes(request.model.id).schema and _is_native(request.format):
         return None
     name = ANSWER_TOOL
     while any(spec.name == name for spec in request.tools):
@@ -353,13 +354,21 @@ def _former_tools(messages: Sequence[PromptMessage]) -> list[dict[str, Any]]:
     ]
 
 
-def _tool(spec: Any) -> dict[str, Any]:
-    tool = {"name": spec.name, "description": spec.description, "input_schema": _object_schema(spec.schema)}
-    if not spec.description:
-        del tool["description"]
-    if spec.strict:
+def _tool(spec: ToolSpec) -> dict[str, Any]:
+    tool: dict[str, Any] = {"name": spec.name}
+    if spec.description:
+        tool["description"] = spec.description
+    schema = _object_schema(spec.schema)
+    is_strict = spec.strict and _is_native(schema)
+    tool["input_schema"] = close_objects(schema, _is_refused) if is_strict else schema
+    if is_strict:
         tool["strict"] = True
     return tool
+
+
+def _is_native(schema: Mapping[str, Any]) -> bool:
+    """Whether the service can promise to keep to this schema."""
+    return is_closed(schema) and not is_recursive(schema)
 
 
 def _object_schema(schema: Mapping[str, Any]) -> dict[str, Any]:

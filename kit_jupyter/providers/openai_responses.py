@@ -144,8 +144,8 @@ class OpenAIResponsesCodec:
                 "name": spec.name,
                 "description": spec.description,
                 "parameters": dict(spec.schema) or {"type": "object", "properties": {}},
-                # Left out, it would mean true.
-                "strict": spec.strict,
+                # Left out, it would mean true; asked of a schema that is not, it is a refusal.
+                "strict": spec.strict and is_strict(spec.schema),
             }
             for spec in request.tools
         ] + list(extra.pop("tools", None) or ())

@@ -146,6 +146,18 @@ def test_all_that_a_request_can_say() -> None:
     assert (body["max_tokens"], body["temperature"], body["stop_sequences"]) == (100, 0.5, ["END"])
 
 
+def test_strict_tools_are_closed_or_not_strict() -> None:
+    """Strict is asked for where the schema allows it; a tool with free keys is sent as it is."""
+    strict = ToolSpec(name="a", description="", schema=WEATHER.schema, strict=True)
+    free = ToolSpec(name="b", description="", schema={"additionalProperties": {"type": "string"}}, strict=True)
+
+    sent = without_marks(body_of(said("hi"), tools=(strict, free))["tools"])
+
+    assert sent[0]["strict"]
+    assert sent[0]["input_schema"]["additionalProperties"] is False
+    assert sent[1] == {"name": "b", "input_schema": {"type": "object", "additionalProperties": {"type": "string"}}}
+
+
 @pytest.mark.parametrize(("ours", "theirs"), [("none", {"type": "none"}), ("required", {"type": "any"})])
 def test_tool_choice(ours: str, theirs: dict[str, str]) -> None:
     """Our words for the choice become theirs; auto is theirs too."""

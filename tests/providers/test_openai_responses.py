@@ -25,6 +25,7 @@ from kit_jupyter.messages import (
     ThinkingPart,
     Tokens,
     ToolCallPart,
+    ToolSpec,
 )
 from kit_jupyter.prompt import PromptMessage
 from kit_jupyter.providers.codec import Endpoint, ServerEvent
@@ -159,6 +160,14 @@ def test_structured_output_is_strict_where_the_schema_allows() -> None:
 
     assert strict == {"type": "json_schema", "name": "Point", "schema": POINT, "strict": True}
     assert (loose["name"], loose["strict"]) == ("answer", False)
+
+
+def test_strict_tools_are_strict_where_the_schema_allows() -> None:
+    """Asked of an open schema, strict mode would refuse the request."""
+    open_tool = ToolSpec(name="a", description="", schema=WEATHER.schema, strict=True)
+    closed = ToolSpec(name="b", description="", schema=POINT, strict=True)
+
+    assert [tool["strict"] for tool in body_of(said("hi"), tools=(open_tool, closed))["tools"]] == [False, True]
 
 
 def test_stop_sequences_are_refused_here() -> None:
