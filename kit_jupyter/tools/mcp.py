@@ -430,7 +430,7 @@ class Connection:
     @property
     def is_connected(self) -> bool:
         """True while the server can be called."""
-        return self._client is not None
+        return self._client is not None and (self._stdio is None or self.pid is not None)
 
     @property
     def pid(self) -> int | None:
@@ -547,7 +547,7 @@ class Connection:
         async with self._lock:
             if self._is_closed:
                 raise ToolError(f"MCP server {self.server.name} is closed")
-            if self._client is not None:
+            if self.is_connected:
                 return self._client
             await self._end()
             ready: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
@@ -638,16 +638,18 @@ class Connection:
         """Changes of the list of tools; since protocol 2026-07-28 they come to those only who listen."""
         with contextlib.suppress(Exception):  # an older protocol, or a server that does not tell
             async with client.listen(tools_list_changed=True) as changes:
+                await self._relist(client)  # what changed before the server listened to our listening
                 async for _ in changes:
                     await self._relist(client)
 
     async def _relist(self, client: Any) -> None:
+        before = self.tools
         try:
             await self._list_tools(client)
         except Exception as exc:
             self._warn(f"its new list of tools cannot be read: {_plain(exc)}")
             return
-        if self.on_tools is not None:
+        if self.on_tools is not None and self.tools != before:
             self.on_tools()
 
     async def _list_tools(self, client: Any) -> None:
@@ -669,7 +671,13 @@ class Connection:
             made[one.spec.name] = one
         if self.server.only is not None and (missing := set(self.server.only) - seen):
             self._warn(f"it has no tools named {', '.join(sorted(missing))}")
-        self.tools = tuple(made.values())
+        # A tool that stayed as it was stays the same object, so that nothing moves in a request.
+        known = {tool.spec.name: tool for tool in self.tools}
+        kept = (known.get(name) for name in made)
+        self.tools = tuple(
+            old if old is not None and old.spec == new.spec else new
+            for old, new in zip(kept, made.values(), strict=True)
+        )
 
     async def _ask(self, what: str, ask: Callable[[Any], Coroutine[Any, Any, T]]) -> T:
         import anyio
@@ -830,11 +838,12 @@ class McpTool:
         self, connection: Connection, name: str, description: str, schema: Mapping[str, Any], *, salt: str = ""
     ) -> None:
         self.connection = connection
-        self.name = name
+        self.remote_name = name  # the server's own; `name` is what tools are known by here
         server = connection.server
         self.legs: Legs | None = server.tool_legs.get(name, server.legs)
+        self.name = _tool_name(server.name, name, salt)
         self.spec = ToolSpec(
-            name=_tool_name(server.name, name, salt),
+            name=self.name,
             description=_cut(description)[:4000] or f"{name}, of {server.name}",
             schema={"type": "object", "properties": {}, **schema},
         )
@@ -864,11 +873,11 @@ class McpTool:
 
     def access(self, arguments: Mapping[str, Any], context: ToolContext) -> Access:
         """Rules match the action ``mcp`` and the resource ``server/tool``; without one a person is asked."""
-        return Access(needs=(Need("mcp", f"{self.connection.server.name}/{self.name}", "act"),))
+        return Access(needs=(Need("mcp", f"{self.connection.server.name}/{self.remote_name}", "act"),))
 
     async def run(self, context: ToolContext, arguments: dict[str, Any]) -> ToolOutcome:
         """Ask the server."""
-        return await self.connection.call(self.name, arguments, context.progress)
+        return await self.connection.call(self.remote_name, arguments, context.progress)
 
     def __repr__(self) -> str:
         return f"<tool {self.spec.name}>"
