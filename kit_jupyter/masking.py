@@ -20,6 +20,7 @@ import re
 import threading
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
@@ -87,6 +88,7 @@ _HEADER = re.compile(
 )
 
 
+@lru_cache(maxsize=4096)
 def is_secret_name(name: str) -> bool:
     """True if a variable of this name holds a secret, as far as a name can tell.
 

@@ -177,6 +177,8 @@ class _Run:
         self.spill: str | None = None
 
     async def go(self) -> ToolOutcome:
+        if not hasattr(os, "killpg"):
+            raise ToolError("the shell tool needs process groups, which Windows does not have; use python")
         shell = shutil.which("bash") or shutil.which("sh")
         if shell is None:
             raise ToolError("there is no shell on this machine")
