@@ -34,7 +34,7 @@ from kit_jupyter.request_view import RequestView
 from kit_jupyter.session import Session, project_root
 from kit_jupyter.settings import Settings, TurnOptions
 from kit_jupyter.shelf import Shelf, registry
-from kit_jupyter.tool import Tool, Toolbox, as_tool
+from kit_jupyter.tool import FunctionTool, Tool, Toolbox, as_tool
 from kit_jupyter.turn import Turn
 
 __all__ = ["DEFAULT_SYSTEM", "LEAN_SYSTEM", "KitParts"]
@@ -230,6 +230,25 @@ class KitParts:
         self._own_tools = (*self._own_tools, made)
         self._toolbox = None
         return made
+
+    def tool(self, fn: Callable[..., Any] | None = None, /, **options: Any) -> Any:
+        """Make a function a tool of this Kit: ``@kit.tool`` or ``@kit.tool(approve=…)``, options as `kit_jupyter.tool`.
+
+        Defining it again, as one does when a cell runs again, replaces it.
+
+        Raises
+        ------
+        UsageError
+            For a name that a guest's tool has, or a wrong option.
+        """
+
+        def add(inner: Callable[..., Any]) -> FunctionTool:
+            made = FunctionTool(inner, **options)
+            self.remove_tool(made.name)
+            self.add_tool(made)
+            return made
+
+        return add if fn is None else add(fn)
 
     def remove_tool(self, name: str) -> None:
         """Take away a tool of this Kit's own; unknown names are ignored."""

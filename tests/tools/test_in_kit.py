@@ -315,3 +315,22 @@ def test_a_stored_session_keeps_its_snapshots(tmp_path, monkeypatch):
     again = Kit(provider=ScriptedProvider(), session=str(path))
     assert "removed" in str(again.undo())
     assert not (tmp_path / "work" / "a.txt").exists()
+
+
+def test_a_tool_of_a_kit_can_be_defined_again():
+    """`@kit.tool(...)` adds; running the cell again replaces (U69)."""
+    kit = make([tool_call("greet")], [tool_call("greet")], approver=lambda question: True)
+
+    @kit.tool(approve=lambda arguments, context: "ask")
+    def greet() -> str:
+        "Greet."
+        return "hello"
+
+    @kit.tool
+    def greet() -> str:  # noqa: F811  - as in a cell that runs again
+        "Greet."
+        return "good day"
+
+    kit.prompt_sync("go")
+    assert results(kit)[0] == "good day"
+    assert list(kit.tools) == ["greet"]
