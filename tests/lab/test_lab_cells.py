@@ -190,7 +190,7 @@ def test_a_closed_browser_is_noticed(open_page: Callable[..., Any]) -> None:
 
 def test_a_turn_changes_cells_with_the_persons_leave(open_page: Callable[..., Any]) -> None:
     """Point 5 with point 2: the model calls edit_cell from a %%kit cell; the card asks; the cell changes once."""
-    p = open_page("turn.ipynb", ["%%kit\nchange the other", "n = 1", "print(n)"]).attached()
+    p = open_page("turn.ipynb", ["%%kit\nchange the other", "n = 1", "print('ran')"]).attached()
     target, last = p.ids()[1:]
     p.execute(
         f"script.script([tool_call('edit_cell', id={target!r}, old='1', new='2')],"
