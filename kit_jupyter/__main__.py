@@ -103,9 +103,9 @@ def _demo(chosen: argparse.Namespace) -> int:
 
 
 def _local_install(chosen: argparse.Namespace) -> int:
-    from kit_jupyter.providers import llama_server, local_models
+    from kit_jupyter.providers import llama_server, local_install
 
-    local_models.install(chosen.name, say=lambda line: print(line, flush=True))
+    local_install.install(chosen.name, say=lambda line: print(line, flush=True))
     if not llama_server.engine_name():
         print('The engine is not here yet; run: pip install "kit-jupyter[local]"')
     return 0
@@ -126,9 +126,9 @@ def _local_list(_: argparse.Namespace) -> int:
 
 
 def _local_remove(chosen: argparse.Namespace) -> int:
-    from kit_jupyter.providers import local_models
+    from kit_jupyter.providers import local_install
 
-    removed = local_models.remove(chosen.name)
+    removed = local_install.remove(chosen.name)
     print(f"{chosen.name}: {'removed' if removed else 'was not in the cache'}")
     return 0
 
@@ -238,7 +238,7 @@ def _about_guests() -> Lines:
 
 
 def _about_local() -> Lines:
-    from kit_jupyter.providers import llama_server, local_models
+    from kit_jupyter.providers import llama_server, local_install, local_models
 
     out: Lines = []
     url = os.environ.get(llama_server.URL_VARIABLE, "").strip()
@@ -257,7 +257,7 @@ def _about_local() -> Lines:
     if found is None:
         out.append(("--", f"no weights: kit-jupyter local install {local_models.DEFAULT}"))
     else:
-        local_models.ready(found)
+        local_install.ready(found)
         out.append(("ok", f"weights: {found.name}, {found.size / 1e6:,.0f} MB, {found.origin}: {found.path}"))
     return out
 

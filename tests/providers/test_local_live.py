@@ -17,7 +17,7 @@ from kit_jupyter.errors import ConnectionFailed, ContextOverflow, UsageError
 from kit_jupyter.messages import MessageBuilder, ModelRef, TextPart, ToolSpec
 from kit_jupyter.prompt import PromptMessage, ToolResultPart
 from kit_jupyter.provider import ModelRequest
-from kit_jupyter.providers import local_models
+from kit_jupyter.providers import local_install, local_models
 from kit_jupyter.providers.llama_server import LocalProvider
 from kit_jupyter.providers.schema_mode import rewrite
 
@@ -217,7 +217,7 @@ async def test_server_killed_in_mid_answer(provider):
 async def test_a_damaged_file_is_named(tmp_path, monkeypatch):
     """The real engine's words, and what to do."""
     path = tmp_path / "half.gguf"
-    with local_models.ready(local_models.find(MODEL)).open("rb") as file:
+    with local_install.ready(local_models.find(MODEL)).open("rb") as file:
         path.write_bytes(file.read(3_000_000))
     monkeypatch.setenv("KIT_LOCAL_MODEL", str(path))
     provider = LocalProvider()

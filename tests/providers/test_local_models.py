@@ -11,8 +11,9 @@ from pathlib import Path
 import pytest
 
 from kit_jupyter.errors import UsageError
-from kit_jupyter.providers import local_models
-from kit_jupyter.providers.local_models import InstallError, Package, Weights, find, install, missing, remove
+from kit_jupyter.providers import local_install, local_models
+from kit_jupyter.providers.local_install import InstallError, install, remove
+from kit_jupyter.providers.local_models import Package, Weights, find, missing
 
 BODY = b"GGUF" + bytes(range(256)) * 40
 
@@ -284,21 +285,21 @@ def test_remove_deletes_the_file(catalog, cache, index):
 
 def test_pip_is_found_even_where_it_is_not_installed(monkeypatch):
     """Environments made by uv have no pip: Python's own copy, or uv, does."""
-    known = local_models.importlib.util.find_spec
-    monkeypatch.setattr(local_models.importlib.util, "find_spec", lambda name: None if name == "pip" else known(name))
+    known = local_install.importlib.util.find_spec
+    monkeypatch.setattr(local_install.importlib.util, "find_spec", lambda name: None if name == "pip" else known(name))
     if known("ensurepip") is None or not list(Path(known("ensurepip").origin).parent.glob("_bundled/pip-*.whl")):
         pytest.skip("this Python carries no pip wheel")
 
-    assert local_models.pip_command()[1].endswith("pip")
+    assert local_install.pip_command()[1].endswith("pip")
 
 
 def test_no_pip_at_all_is_said(monkeypatch):
     """With the way to get it."""
-    monkeypatch.setattr(local_models.importlib.util, "find_spec", lambda name: None)
+    monkeypatch.setattr(local_install.importlib.util, "find_spec", lambda name: None)
     monkeypatch.setattr(shutil, "which", lambda name: None)
 
     with pytest.raises(InstallError, match="ensurepip"):
-        local_models.pip_command()
+        local_install.pip_command()
 
 
 # ---------------------------------------------------------------- find
@@ -344,7 +345,7 @@ def test_a_cut_file_says_how_to_mend_it(catalog, cache, index):
     install("toy", say=lambda _: None, download=copies(index)).write_bytes(BODY[:100])
 
     with pytest.raises(UsageError, match="kit-jupyter local install toy"):
-        local_models.ready(find("toy"))
+        local_install.ready(find("toy"))
 
 
 def test_pieces_of_an_installed_package_are_joined_into_the_cache(cache, index, tmp_path, monkeypatch):
@@ -354,7 +355,7 @@ def test_pieces_of_an_installed_package_are_joined_into_the_cache(cache, index, 
         zipfile.ZipFile(path).extractall(tmp_path / "site")
     monkeypatch.syspath_prepend(str(tmp_path / "site"))
 
-    path = local_models.ready(find("toy"))
+    path = local_install.ready(find("toy"))
 
     assert path == cache / "toy.gguf"
     assert path.read_bytes() == BODY

@@ -24,8 +24,10 @@ from kit_jupyter.messages import (
 )
 from kit_jupyter.prompt import PromptMessage, ToolResultPart
 from kit_jupyter.provider import ModelRequest
+from kit_jupyter.providers.answer_reader import AnswerReader
 from kit_jupyter.providers.codec import Endpoint, HttpCall, ServerEvent
-from kit_jupyter.providers.schema_mode import AnswerReader, SchemaCodec, bounded, rewrite
+from kit_jupyter.providers.schema_bounds import bounded
+from kit_jupyter.providers.schema_mode import SchemaCodec, rewrite
 
 WEATHER = ToolSpec(
     name="get_weather",

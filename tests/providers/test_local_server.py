@@ -19,7 +19,7 @@ from kit_jupyter.errors import ConnectionFailed, ContextOverflow, ReplayMiss, Us
 from kit_jupyter.messages import MessageBuilder, ModelRef, TextPart
 from kit_jupyter.prompt import PromptMessage
 from kit_jupyter.provider import ModelRequest, Provider
-from kit_jupyter.providers import llama_child, llama_server, local_models
+from kit_jupyter.providers import llama_child, llama_process, local_models
 from kit_jupyter.providers.llama_server import LlamaServer, LocalProvider
 
 pytestmark = pytest.mark.skipif(os.name == "nt", reason="the stand-in server is a POSIX script")
@@ -135,7 +135,7 @@ async def test_facts_are_known_without_asking_and_better_after(provider):
     await answer(provider, request())
 
     assert before.lean
-    assert before.context_window == llama_server.CONTEXT
+    assert before.context_window == llama_process.CONTEXT
     assert "often wrong" in before.note
     assert provider.info("default").context_window == 4096
     assert provider.info("default").takes == frozenset()
@@ -323,7 +323,7 @@ async def test_every_way_not_to_start_says_what_to_do(weights, monkeypatch, body
 
 async def test_a_start_that_takes_too_long_ends(weights, monkeypatch):
     """A child that never says where it listens is given up."""
-    monkeypatch.setattr(llama_server, "START_SECONDS", 0.3)
+    monkeypatch.setattr(llama_process, "START_SECONDS", 0.3)
     server = LlamaServer(local_models.find(), command=child("import time; time.sleep(60)"))
 
     with pytest.raises(ConnectionFailed, match=r"within 0\.3 s"):
