@@ -398,6 +398,8 @@ async def run_user_code(
     hooked = [hook for hook in (ip.display_pub, ip.displayhook) if hasattr(hook, "register_hook")]
     for hook in hooked:
         hook.register_hook(keep)
+    if ip.displayhook not in hooked and hasattr(ip.displayhook, "session"):
+        restore.append(_catch_result(ip.displayhook, keep))
     try:
         transformed = ip.transform_cell(code)
         if ip.should_run_async(code, transformed_cell=transformed):
@@ -446,6 +448,24 @@ def _tee(
         for name, mine in (("write", write), ("close", None)):
             if name in stream.__dict__ and (mine is None or stream.__dict__[name] is mine):
                 delattr(stream, name)
+
+    return undo
+
+
+def _catch_result(hook: Any, keep: Callable[[Any], Any]) -> Callable[[], object]:
+    """ipykernel 6.29's display hook takes no hooks: see each result message before it is sent."""
+    send = hook.finish_displayhook
+
+    def finish() -> None:
+        if keep(hook.msg) is None:
+            hook.msg = None
+        send()
+
+    hook.finish_displayhook = finish
+
+    def undo() -> None:
+        if hook.__dict__.get("finish_displayhook") is finish:
+            del hook.finish_displayhook
 
     return undo
 

@@ -52,6 +52,7 @@ def test_python_runs_in_the_users_namespace_and_thread(tools: Kernel) -> None:
     assert tools.value("last(kit)") == "True\n21\n[new: threading, made]"
     assert tools.value("made") == 21
     assert said.stream == ""  # nothing of it leaks into the cell
+    assert said.of("execute_result") == []
 
 
 def test_python_shows_figures_to_the_model_and_nothing_to_the_cell(tools: Kernel) -> None:
