@@ -257,23 +257,31 @@ class _Watch:
         self.task: asyncio.Task[Any] | None = None
         """Who waits; None while nobody does."""
 
-    def limit(self, seconds: float | None) -> None:
-        """How long one wait may take from now on."""
+    def limit(self, seconds: float | None, *, soonest: float | None = None) -> None:
+        """How long one wait may take from now on; `soonest` is the shortest limit that will follow.
+
+        A timer that is due before the limit is left as it is: it looks again when it fires.
+        """
         self._limit = seconds
+        if seconds is None:
+            return
+        due = self.now() + min(seconds, soonest or seconds)
         if self._handle is not None:
+            if self._handle.when() <= due:
+                return
             self._handle.cancel()
-            self._handle = None
-        if seconds is not None:
-            self._handle = self._loop.call_later(seconds, self._check)
+        self._handle = self._loop.call_at(due, self._check)
 
     def _check(self) -> None:
-        assert self._limit is not None
-        waited = self.now() - self.since
-        if self.task is None or waited < self._limit - 0.001:
-            again = self._limit if self.task is None else self._limit - waited
-            self._handle = self._loop.call_later(again, self._check)
+        self._handle = None
+        if self._limit is None:
+            return
+        waited = self.now() - self.since if self.task is not None else 0.0
+        if waited < self._limit - 0.001:
+            self._handle = self._loop.call_later(self._limit - waited, self._check)
             return
         self._fired = True
+        assert self.task is not None
         self.task.cancel()
 
     def begin(self) -> None:
@@ -345,13 +353,15 @@ class WireProvider:
     ) -> None:
         self.name = endpoint.name
         self.codec = codec
-        self.endpoint = endpoint
+        self.endpoint = replace(endpoint, headers=_lower(endpoint.headers))
+        self._checked: Endpoint | None = None
         self.network = network
         self._transport = transport
         self._limits = limits
         self._infos = infos
         self._key_hint = key_hint
         self._needs_key = needs_key
+        self._ways: dict[tuple[int, tuple[str, str]], Any] = {}
         self._held: list[tuple[weakref.ref[asyncio.AbstractEventLoop], tuple[object, ...], _Shared]] = []
 
     def __repr__(self) -> str:
@@ -364,6 +374,7 @@ class WireProvider:
     async def close(self) -> None:
         """Let go of the shared client; the last one to do so closes its connections."""
         here = asyncio.get_running_loop()
+        self._ways.clear()
         held, self._held = self._held, []
         for loop_ref, key, shared in held:
             shared.holders -= 1
@@ -396,18 +407,14 @@ class WireProvider:
                 endpoint,
                 base_url=(request.base_url or endpoint.base_url).rstrip("/"),
                 api_key=request.api_key or endpoint.api_key,
-                headers={**endpoint.headers, **request.headers},
+                headers={**endpoint.headers, **_lower(request.headers)},
             )
-        key = endpoint.api_key.strip()
-        if key != endpoint.api_key:
-            endpoint = replace(endpoint, api_key=key)
-        if not (key.isascii() and key.isprintable()):
-            raise UsageError(f"the key for {endpoint.name} holds a character that no key holds; copy it again")
-        keys.remember(key, f"{endpoint.name} key")
-        parts = urlsplit(endpoint.base_url)
-        if parts.scheme not in ("http", "https") or not parts.hostname:
-            raise UsageError(f"base_url must begin with http:// or https://, got {endpoint.base_url!r}")
-        if self._needs_key and not key and self._transport is None:
+            endpoint = _checked(endpoint)
+        elif self._checked is None:
+            endpoint = self._checked = _checked(endpoint)
+        else:
+            endpoint = self._checked
+        if self._needs_key and not endpoint.api_key and self._transport is None:
             raise AuthFailed(
                 describe(endpoint, request, "no key", step=self._key_hint or "give one as api_key"),
                 provider=endpoint.name,
@@ -515,13 +522,13 @@ class WireProvider:
             client = self._client(url)
             sent = client.build_request(
                 call.method,
-                url,
+                _parsed(self.network.library, url),
                 headers=_Hidden(call.headers),
                 content=call.body,
-                timeout=http_library(self.network.library).Timeout(None, connect=limits.connect_seconds),
+                timeout=_timeout(self.network.library, limits.connect_seconds),
                 extensions=told,
             )
-            watch.limit(limits.first_seconds)
+            watch.limit(limits.first_seconds, soonest=limits.idle_seconds)
             response = await watch.wait(client.send(sent, stream=True))
             try:
                 if 200 <= response.status_code < 300:
@@ -567,6 +574,10 @@ class WireProvider:
 
     def _client(self, url: str) -> Any:
         loop = asyncio.get_running_loop()
+        way = (id(loop), urlsplit(url)[:2])
+        client = self._ways.get(way)
+        if client is not None and not client.is_closed:
+            return client
         key, shared = _client_for(
             self.network,
             secure=url.startswith("https:"),
@@ -576,6 +587,7 @@ class WireProvider:
         if not any(known is shared for _, _, known in self._held):
             shared.holders += 1
             self._held.append((weakref.ref(loop), key, shared))
+        self._ways[way] = shared.client
         return shared.client
 
     # -- errors
@@ -668,6 +680,37 @@ class WireProvider:
         if cls is WireError:
             error.__cause__ = exc
         return error
+
+
+def _lower(headers: Mapping[str, str]) -> dict[str, str]:
+    """One spelling, so that a header given by a person replaces ours and does not stand beside it."""
+    return {name.lower(): value for name, value in headers.items()}
+
+
+def _checked(endpoint: Endpoint) -> Endpoint:
+    """The endpoint with a key and an address that can be ones."""
+    key = endpoint.api_key.strip()
+    if key != endpoint.api_key:
+        endpoint = replace(endpoint, api_key=key)
+    if not (key.isascii() and key.isprintable()):
+        raise UsageError(f"the key for {endpoint.name} holds a character that no key holds; copy it again")
+    keys.remember(key, f"{endpoint.name} key")
+    parts = urlsplit(endpoint.base_url)
+    if parts.scheme not in ("http", "https") or not parts.hostname:
+        raise UsageError(f"base_url must begin with http:// or https://, got {endpoint.base_url!r}")
+    return endpoint
+
+
+@functools.cache
+def _timeout(library: str | None, connect_seconds: float) -> Any:
+    """Only connecting is limited by the library; `_Watch` sees to the rest."""
+    return http_library(library).Timeout(None, connect=connect_seconds)
+
+
+@functools.lru_cache(maxsize=256)
+def _parsed(library: str | None, url: str) -> Any:
+    """The library's form of an address: reading one anew is a third of what a request costs to build."""
+    return http_library(library).URL(url)
 
 
 def _no_connection(host: str, port: int | None, reason: str, endpoint: Endpoint) -> tuple[str, str]:

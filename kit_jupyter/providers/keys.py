@@ -33,6 +33,8 @@ __all__ = ["Key", "config_file", "find_key", "login", "logout", "mask", "provide
 SERVICE = "kit-jupyter"
 KEYRING_SECONDS = 3.0
 
+_remembered: set[str] = set()
+
 _IN_QUERY = re.compile(r"([?&](?:key|api_key|api-key|access_token|token)=)[^&\s\"'<>]{4,}")
 _BEARER = re.compile(r"(?i)\b(bearer\s+)[A-Za-z0-9_\-.=/+~]{8,}")
 
@@ -61,7 +63,9 @@ class Key:
 
 def remember(secret: str, label: str = "key") -> None:
     """Mask this value wherever text is masked in this process from now on."""
-    masker.add(label, secret)
+    if secret and secret not in _remembered:  # the masker makes its pattern anew for each
+        _remembered.add(secret)
+        masker.add(label, secret)
 
 
 def mask(text: str, *secrets: str) -> str:
