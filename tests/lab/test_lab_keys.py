@@ -9,6 +9,8 @@ from typing import Any
 
 import pytest
 
+pytestmark = pytest.mark.timeout(300)  # a browser on a busy machine
+
 SETTINGS = Path("settings/kit-jupyter")
 
 

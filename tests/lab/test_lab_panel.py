@@ -11,6 +11,8 @@ from typing import Any
 
 import pytest
 
+pytestmark = pytest.mark.timeout(300)  # a browser on a busy machine
+
 ROOT = Path(__file__).parents[2]
 KINDS = ("lab", "notebook")
 BLOCKING = "import time\nend = time.monotonic() + 60\nwhile time.monotonic() < end: time.sleep(0.02)"

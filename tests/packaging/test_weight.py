@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import importlib.metadata
 import re
 import subprocess
@@ -79,6 +80,18 @@ def test_lock_files_bear_no_addresses(name: str) -> None:
     lines = [line for line in text.splitlines() if "://" in line and (name.endswith(".txt") or '"resolved"' in line)]
 
     assert lines == []
+
+
+def test_the_browser_side_is_light() -> None:
+    """Issue 8: all that a page may load of us and our libraries, compressed, is at most 350 kB."""
+    static = ROOT / "kit_jupyter" / "labextension" / "static"
+    if not static.is_dir():
+        pytest.skip("the browser side is not built; an editable install builds it")
+
+    sizes = {path.name: len(gzip.compress(path.read_bytes())) for path in static.glob("*.js")}
+
+    print(f"{sum(sizes.values()) / 1000:.0f} kB compressed")
+    assert sum(sizes.values()) <= 350_000, sizes
 
 
 def test_import_is_light() -> None:
