@@ -12,10 +12,12 @@ is no mark (a diff's ``@@ -1 +1 @@``) stays as it is. Unknown names stay text, w
 
 from __future__ import annotations
 
+import os
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from traceback import FrameSummary
 from typing import Any
 
 from kit_jupyter.errors import UsageError
@@ -284,11 +286,32 @@ def error_text(cell: RanCell) -> str:
 
     error = cell.error
     assert error is not None
-    frames = traceback.extract_tb(error.__traceback__)
-    own = [f for f in frames if "/IPython/core/" not in f.filename.replace("\\", "/") and "ipykernel" not in f.filename]
-    lines = ["".join(traceback.format_list(own[-12:])), *traceback.format_exception_only(error)]
-    head = f"Cell [{cell.number}]:\n{cell.source.rstrip()}\n\nTraceback (most recent call last):\n"
+    lines = ["".join(_frames(traceback.extract_tb(error.__traceback__))), *traceback.format_exception_only(error)]
+    # No number: it differs from run to run, and what is sent must not.
+    head = f"The cell that failed:\n{cell.source.rstrip()}\n\nTraceback (most recent call last):\n"
     return _clip(head + "".join(lines).rstrip())
+
+
+def _frames(frames: Iterable[FrameSummary]) -> Iterator[str]:
+    """A traceback's lines without folders of this machine: cells whole, libraries by file and function."""
+    library: list[str] = []
+    for frame in frames:
+        path = frame.filename.replace("\\", "/")
+        if "/IPython/core/" in path or "/ipykernel/" in path:
+            continue
+        if re.search(r"/ipykernel_\d+/|^<ipython-input|^<kit", path):
+            yield from library[-3:]
+            library.clear()
+            yield f"  In a cell, line {frame.lineno}, in {frame.name}\n    {frame.line}\n"
+        elif "/site-packages/" in path or re.search(r"/python3[.\d]*/", path):
+            short = re.split(r"/site-packages/|/python3[.\d]*/", path)[-1]
+            library.append(f'  File "{short}", in {frame.name}\n')
+        else:
+            yield from library[-3:]
+            library.clear()
+            short = os.path.relpath(path) if os.path.isabs(path) else path
+            yield f'  File "{short}", line {frame.lineno}, in {frame.name}\n    {frame.line}\n'
+    yield from library[-3:]
 
 
 def _clip(text: str, limit: int = 20_000) -> str:
@@ -304,7 +327,7 @@ def _png(data: str, name: str) -> MediaPart:
 def _wrapped(mark: str, parts: tuple[Part, ...]) -> tuple[Part, ...]:
     text = text_of(parts)
     media = tuple(part for part in parts if isinstance(part, MediaPart))
-    words = f"<attached mark=\"@{mark}\">\n{text}\n</attached>" if text else f"<attached mark=\"@{mark}\"/>"
+    words = f'<attached mark="@{mark}">\n{text}\n</attached>' if text else f'<attached mark="@{mark}"/>'
     return (TextPart(words), *media)
 
 

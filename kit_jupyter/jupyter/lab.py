@@ -413,7 +413,7 @@ class Lab:
         ran = next((cell for cell in reversed(list(self.nb.record)) if not cell.is_prompt), None)
         if ran is None:
             return None
-        return ran.cell_id, "\n".join([f"The cell run last is {ran.cell_id}:", ran.source, *_outcome(ran)])
+        return ran.cell_id, "\n".join(["The cell run last:", ran.source, *_outcome(ran)])
 
     def take_reviews(self) -> str:
         """What became of changes to cells since this was last asked; empty when nothing did."""

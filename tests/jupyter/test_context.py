@@ -152,7 +152,7 @@ def test_outputs_errors_cells_and_figures() -> None:
     assert "aGVsbG8" not in figure.preview
     assert any(isinstance(part, MediaPart) for part in it.read("@Out[2]").parts)
     assert it.read("@Out[99] @cell:gone @In[7]").unknown == ("Out[99]", "cell:gone", "In[7]")
-    assert error_text(cells[2]).startswith("Cell [3]:\nf()")
+    assert error_text(cells[2]).startswith("The cell that failed:\nf()")
 
 
 def test_a_property_that_raises_is_no_mark() -> None:
