@@ -83,7 +83,7 @@ def test_a_fresh_environment_without_node_imports_and_loads(environment: Path) -
         "print(kit_jupyter.__file__, shutil.which('node'), 'kit' in shell.magics_manager.magics['cell'])\n"
     )
 
-    file, node, has_magic = run(environment / "bin/python", "-c", script).split()[-3:]
+    file, node, has_magic = run(environment / "bin/python", "-c", script, cwd=environment).split()[-3:]
 
     assert Path(file).is_relative_to(environment)
     assert (node, has_magic) == ("None", "True")
