@@ -85,6 +85,7 @@ class UserCall:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._task: asyncio.Task[Done] | None = None
         self._pending = False  # an interrupt of ours is on its way
+        self._sent_async = False  # one was sent to a thread that is not the main one
         self._stopped = False  # the engine asked for a stop
         self._signalled = False  # a person's SIGINT came while our frames were on the stack
 
@@ -131,11 +132,18 @@ class UserCall:
                 with self._lock:
                     self._state = "ended"
                     self._pending = False
-                    if not self._on_main:
-                        ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(self._thread), None)
                 break
             except KeyboardInterrupt:
                 continue
+        if self._sent_async:
+            # Nothing more is sent from here on; what is still on its way arrives in this loop. It is not taken
+            # back with a NULL: that leaves the interpreter's flag set for ever, and CPython 3.11 then hangs in
+            # the next call of a traced thread (coverage, a debugger).
+            try:
+                for _ in range(100):
+                    pass
+            except KeyboardInterrupt:
+                pass
         _leave(self)
         self._ended.set_result(None)
         stopped = self._stopped or self._signalled
@@ -204,6 +212,7 @@ class UserCall:
                 else:  # Windows: no signal to a thread; seen when the running call returns
                     signal.raise_signal(signal.SIGINT)
             else:
+                self._sent_async = True
                 ctypes.pythonapi.PyThreadState_SetAsyncExc(
                     ctypes.c_ulong(self._thread), ctypes.py_object(KeyboardInterrupt)
                 )
