@@ -7,8 +7,8 @@ looks at the status before it reads events, and pumps bytes through `_framing.An
 holds no state of a stream; all of it lives in the generator, whose closing closes the socket.
 
 The client class is named in one place, `http_library`: httpx2 where it is installed, else httpx, which
-has the same API. One client and one TLS context serve the whole process and event loop; providers that
-reach their service the same way share its connections, the last to close ends it.
+has the same API. One TLS context serves the process, and one client (`_Shared`) each event loop; providers
+that reach their service the same way share its connections, the last to close ends it.
 
 A failed call is tried again only while nothing of an answer has been handed out, and only where the
 service or the line may recover. Every hint of the service is honoured up to a minute; a longer one is
@@ -32,6 +32,7 @@ import ipaddress
 import os
 import random
 import ssl
+import threading
 import weakref
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from dataclasses import dataclass, field, replace
@@ -47,7 +48,7 @@ from kit_jupyter.providers._errors import describe, request_id
 from kit_jupyter.providers._framing import Answer
 from kit_jupyter.providers.codec import Codec, Endpoint, HttpCall
 
-__all__ = ["Limits", "Network", "WireProvider", "http_library", "is_loopback"]
+__all__ = ["Limits", "Network", "WireProvider", "http_library", "is_loopback", "warm_up"]
 
 T = TypeVar("T")
 
@@ -158,6 +159,22 @@ def tls_context(ca_bundle: str | None) -> ssl.SSLContext:
     return context
 
 
+def warm_up() -> None:
+    """Import the client library and read the certificates on a thread, before the first call needs them.
+
+    A third of a second of the first answer, spent while a cell is still being parsed. Any thread; no network.
+    """
+    threading.Thread(target=_warm, name="kit-warm-up", daemon=True).start()
+
+
+def _warm() -> None:
+    try:
+        http_library(None)
+        tls_context(_ca_bundle(Network()))
+    except UsageError:
+        pass  # the first call says it, to whoever asked
+
+
 def _ca_bundle(network: Network) -> str | None:
     if network.ca_bundle:
         return network.ca_bundle
@@ -167,23 +184,50 @@ def _ca_bundle(network: Network) -> str | None:
 
 
 class _Shared:
-    """A client and how many providers hold it."""
+    """The clients of one way to a service, and how many providers hold them.
 
-    __slots__ = ("client", "holders")
+    httpx looks at all its open connections for each request, so its cost grows with their square: many
+    prompts at once are spread over clients of ten connections each. httpx2 does not, and has one client.
+    """
 
-    def __init__(self, client: Any) -> None:
-        self.client = client
+    __slots__ = ("_busy", "_capacity", "_forget", "_make", "clients", "holders")
+
+    def __init__(self, make: Callable[[], Any], capacity: int, forget: Callable[[], object]) -> None:
+        self._make, self._capacity, self._forget = make, capacity, forget
+        self.clients: list[Any] = []
+        self._busy: list[int] = []
         self.holders = 0
+
+    def take(self) -> tuple[int, Any]:
+        """A client with room for one more request, and its number for `give`."""
+        number = next((at for at, busy in enumerate(self._busy) if busy < self._capacity), len(self.clients))
+        if number == len(self.clients):
+            self.clients.append(self._make())
+            self._busy.append(0)
+        self._busy[number] += 1
+        return number, self.clients[number]
+
+    def give(self, number: int) -> None:
+        """The request taken with this number has ended."""
+        if number < len(self._busy):  # else all was closed meanwhile
+            self._busy[number] -= 1
+
+    async def let_go(self) -> None:
+        """One holder less; the last one closes all connections. On the clients' own loop."""
+        self.holders -= 1
+        if self.holders <= 0:
+            self._forget()
+            clients, self.clients, self._busy = self.clients, [], []
+            for client in clients:
+                await client.aclose()
 
 
 _clients: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, dict[tuple[object, ...], _Shared]]
 _clients = weakref.WeakKeyDictionary()
 
 
-def _client_for(
-    network: Network, *, secure: bool, loopback: bool, transport: Any
-) -> tuple[tuple[object, ...], _Shared]:
-    """The shared client for this way, on the running loop; made at first use."""
+def _client_for(network: Network, *, secure: bool, loopback: bool, transport: Any) -> _Shared:
+    """The shared clients for this way, on the running loop; made at first use."""
     bundle = _ca_bundle(network) if secure else None
     direct = loopback and network.proxy is None
     http2 = (
@@ -196,20 +240,20 @@ def _client_for(
         httpx = http_library(network.library)
         # A plain http address needs no certificates, and reading them is 20 of the 30 ms that a client costs.
         verify = tls_context(bundle) if secure or not direct else ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-        shared = of_loop[key] = _Shared(
-            httpx.AsyncClient(
-                verify=verify,
-                http2=http2 and importlib.util.find_spec("h2") is not None,
-                proxy=network.proxy,
-                trust_env=not direct,
-                follow_redirects=False,
-                # httpx's own default keeps 20 and churns the rest.
-                limits=httpx.Limits(max_connections=512, max_keepalive_connections=128, keepalive_expiry=30.0),
-                timeout=None,
-                transport=transport,
-            )
+        capacity = 10 if httpx.__name__ == "httpx" and transport is None else 512
+        make = functools.partial(
+            httpx.AsyncClient,
+            verify=verify,
+            http2=http2 and importlib.util.find_spec("h2") is not None,
+            proxy=network.proxy,
+            trust_env=not direct,
+            follow_redirects=False,
+            limits=httpx.Limits(max_connections=capacity, max_keepalive_connections=capacity, keepalive_expiry=30.0),
+            timeout=None,
+            transport=transport,
         )
-    return key, shared
+        shared = of_loop[key] = _Shared(make, capacity, functools.partial(of_loop.pop, key, None))
+    return shared
 
 
 def is_loopback(url: str) -> bool:
@@ -361,8 +405,8 @@ class WireProvider:
         self._infos = infos
         self._key_hint = key_hint
         self._needs_key = needs_key
-        self._ways: dict[tuple[int, tuple[str, str]], Any] = {}
-        self._held: list[tuple[weakref.ref[asyncio.AbstractEventLoop], tuple[object, ...], _Shared]] = []
+        self._ways: dict[tuple[int, tuple[str, str]], _Shared] = {}
+        self._held: list[tuple[weakref.ref[asyncio.AbstractEventLoop], _Shared]] = []
 
     def __repr__(self) -> str:
         return f"WireProvider({self.name!r}, wire={self.codec.wire!r}, base_url={self.endpoint.base_url!r})"
@@ -376,16 +420,12 @@ class WireProvider:
         here = asyncio.get_running_loop()
         self._ways.clear()
         held, self._held = self._held, []
-        for loop_ref, key, shared in held:
-            shared.holders -= 1
+        for loop_ref, shared in held:
             loop = loop_ref()
-            if shared.holders > 0 or loop is None:
-                continue
-            _clients.get(loop, {}).pop(key, None)
             if loop is here:
-                await shared.client.aclose()
-            elif not loop.is_closed():
-                asyncio.run_coroutine_threadsafe(shared.client.aclose(), loop)
+                await shared.let_go()
+            elif loop is not None and not loop.is_closed():
+                asyncio.run_coroutine_threadsafe(shared.let_go(), loop)
 
     def limits_for(self, endpoint: Endpoint) -> Limits:
         """The limits given, or the defaults for this address."""
@@ -432,9 +472,13 @@ class WireProvider:
             spoken = False
             watch = _Watch()
             response: Any = None
+            shared: _Shared | None = None
             try:
                 when_good: list[Callable[[], None]] = []
-                response = await self._open(call, request, endpoint, limits, watch, when_good)
+                way = self._shared(call.url)
+                number, client = way.take()
+                shared = way
+                response = await self._open(client, call, request, endpoint, limits, watch, when_good)
                 answer = Answer(self.codec.decoder(request, endpoint), request, endpoint)
                 # The stream below `aiter_raw`: that only counts bytes, for a tenth of a chunk's whole cost.
                 packed = response.headers.get("content-encoding", "identity") != "identity"
@@ -480,8 +524,12 @@ class WireProvider:
                 # Out of the handler before raising: the library's frames hold the headers.
             finally:
                 watch.close()
-                if response is not None:
-                    await response.aclose()
+                try:
+                    if response is not None:
+                        await response.aclose()
+                finally:
+                    if shared is not None:
+                        shared.give(number)
             wait = _wait_seconds(error, attempt, limits)
             if spoken or attempt == attempts or wait is None:
                 raise error
@@ -502,6 +550,7 @@ class WireProvider:
 
     async def _open(
         self,
+        client: Any,
         call: HttpCall,
         request: ModelRequest,
         endpoint: Endpoint,
@@ -519,7 +568,6 @@ class WireProvider:
             "kit_lacks_key": self._needs_key and not endpoint.api_key,
         }
         for _ in range(MAX_REDIRECTS + 1):
-            client = self._client(url)
             sent = client.build_request(
                 call.method,
                 _parsed(self.network.library, url),
@@ -572,23 +620,23 @@ class WireProvider:
         error.retryable = False
         raise error
 
-    def _client(self, url: str) -> Any:
+    def _shared(self, url: str) -> _Shared:
         loop = asyncio.get_running_loop()
         way = (id(loop), urlsplit(url)[:2])
-        client = self._ways.get(way)
-        if client is not None and not client.is_closed:
-            return client
-        key, shared = _client_for(
+        known = self._ways.get(way)
+        if known is not None:
+            return known
+        shared = _client_for(
             self.network,
             secure=url.startswith("https:"),
             loopback=is_loopback(url),
             transport=self._transport,
         )
-        if not any(known is shared for _, _, known in self._held):
+        if not any(held is shared for _, held in self._held):
             shared.holders += 1
-            self._held.append((weakref.ref(loop), key, shared))
-        self._ways[way] = shared.client
-        return shared.client
+            self._held.append((weakref.ref(loop), shared))
+        self._ways[way] = shared
+        return shared
 
     # -- errors
 

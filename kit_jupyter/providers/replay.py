@@ -37,7 +37,7 @@ import tempfile
 import threading
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -46,7 +46,7 @@ from kit_jupyter.messages import ModelDelta, ModelRef
 from kit_jupyter.provider import ModelInfo, ModelRequest, Provider, asking_cell
 from kit_jupyter.providers import keys
 from kit_jupyter.providers._framing import Frames
-from kit_jupyter.providers._wire import Network, _client_for, http_library, is_loopback
+from kit_jupyter.providers._wire import Network, _client_for, _Shared, http_library, is_loopback
 
 __all__ = [
     "MODES",
@@ -606,8 +606,8 @@ def _transport_class(library: str | None) -> Any:
     class _Tee(httpx.AsyncByteStream):  # type: ignore[misc, name-defined]
         """A live answer that is kept once it has come to its end."""
 
-        def __init__(self, response: Any, keep: Callable[[list[bytes]], None]) -> None:
-            self._response, self._keep = response, keep
+        def __init__(self, response: Any, keep: Callable[[list[bytes]], None], give: Callable[[], None]) -> None:
+            self._response, self._keep, self._give = response, keep, give
 
         async def __aiter__(self) -> AsyncIterator[bytes]:
             pieces: list[bytes] = []
@@ -617,6 +617,8 @@ def _transport_class(library: str | None) -> Any:
             self._keep(pieces)
 
         async def aclose(self) -> None:
+            give, self._give = self._give, _nothing
+            give()
             await self._response.aclose()
 
     class ReplayTransport(httpx.AsyncBaseTransport):  # type: ignore[misc, name-defined]
@@ -625,6 +627,7 @@ def _transport_class(library: str | None) -> Any:
         def __init__(self, how: str, network: Network, inner: Any) -> None:
             self.how = how
             self._network, self._inner = network, inner
+            self._held: list[_Shared] = []
 
         def __repr__(self) -> str:
             return f"ReplayTransport({self.how!r}, {str(recording_file())!r})"
@@ -643,7 +646,7 @@ def _transport_class(library: str | None) -> Any:
                 if asked.lacks_key:
                     raise kept.miss(asked.model, asked.path, asked.body, why=", and there is no key to ask the service")
             try:
-                response = await self._ask(request)
+                response, give = await self._ask(request)
             except httpx.ConnectError:
                 if self.how == "auto":
                     why = f", and {request.url.host} cannot be reached"
@@ -661,24 +664,42 @@ def _transport_class(library: str | None) -> Any:
                 else:  # an answer that was cut, or is none, is not worth keeping: whoever reads it knows
                     when_good.append(lambda: kept.add(exchange, renew=self.how == "record"))
 
-            return httpx.Response(response.status_code, headers=headers, stream=_Tee(response, keep), request=request)
+            return httpx.Response(
+                response.status_code, headers=headers, stream=_Tee(response, keep, give), request=request
+            )
 
-        async def _ask(self, request: Any) -> Any:
+        async def _ask(self, request: Any) -> tuple[Any, Callable[[], None]]:
+            """The service's response, and what to call when it is read."""
             if self._inner is not None:
                 response = await self._inner.handle_async_request(request)
                 response.request = request
-                return response
+                return response, _nothing
             url = str(request.url)
-            _, shared = _client_for(
+            shared = _client_for(
                 self._network, secure=url.startswith("https:"), loopback=is_loopback(url), transport=None
             )
-            return await shared.client.send(request, stream=True)
+            if not any(held is shared for held in self._held):
+                shared.holders += 1
+                self._held.append(shared)
+            number, client = shared.take()
+            try:
+                return await client.send(request, stream=True), partial(shared.give, number)
+            except BaseException:
+                shared.give(number)
+                raise
 
         async def aclose(self) -> None:
+            held, self._held = self._held, []
+            for shared in held:
+                await shared.let_go()
             if self._inner is not None:
                 await self._inner.aclose()
 
     return ReplayTransport
+
+
+def _nothing() -> None:
+    """What is left to do for a response that no client of ours brought."""
 
 
 _NOT_PASSED_ON = frozenset(("content-encoding", "content-length", "transfer-encoding"))

@@ -795,13 +795,89 @@ async def test_one_client_serves_all_and_is_closed_by_the_last(library: str) -> 
         )
         await read(one.stream(ask()))
         await read(two.stream(ask()))
-        shared = one._held[0][2].client
-        assert two._held[0][2].client is shared
+        (shared,) = one._held[0][1].clients
+        assert two._held[0][1].clients == [shared]
         await one.close()
         assert not shared.is_closed
         await two.close()
 
         assert shared.is_closed
+
+
+async def test_many_calls_at_once_share_connections_sensibly(library: str) -> None:
+    """httpx pays for the square of its open connections: ten a client; httpx2 does not."""
+    from kit_jupyter.providers.codec import Endpoint
+    from kit_jupyter.providers.openai_chat import OpenAIChatCodec
+
+    gate = asyncio.Event()
+
+    async def late(request: Received, out: Out) -> None:
+        await gate.wait()
+        await answer("ok")(request, out)
+
+    async with Loopback(late) as server:
+        made = WireProvider(
+            OpenAIChatCodec(), Endpoint(name="demo", base_url=server.url), network=Network(library=library)
+        )
+        tasks = [asyncio.ensure_future(read(made.stream(ask()))) for _ in range(25)]
+        await asyncio.wait_for(server.asked.wait(), 5)
+        await asyncio.sleep(0.1)
+        gate.set()
+        texts = [(await task).text for task in tasks]
+        clients = made._held[0][1].clients
+        gate.set()
+        again = [(await read(made.stream(ask()))).text for _ in range(3)]
+        count = len(clients)
+        await made.close()
+
+    assert set(texts + again) == {"ok"}
+    assert count == (3 if library == "httpx" else 1)
+    assert server.connections == 25
+
+
+async def test_a_stop_gives_its_place_back(provider: Make) -> None:
+    """A stopped or failed call does not hold a connection's place for ever."""
+    async with Loopback(silence(said("Hi"))) as server:
+        made = provider(server.url)
+        for _ in range(3):
+            deltas = made.stream(ask())
+            async for _delta in deltas:
+                break
+            await deltas.aclose()  # type: ignore[attr-defined]
+        assert made._held[0][1]._busy == [0]
+
+
+@pytest.mark.parametrize("way", ["argument", "environment", "off"])
+async def test_http2_is_taken_when_asked_for(library: str, way: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """HTTP/1.1 by default, as a stop must close the line; HTTP/2 by argument or KIT_HTTP2."""
+    pytest.importorskip("h2")
+    from kit_jupyter.providers.codec import Endpoint
+    from kit_jupyter.providers.openai_chat import OpenAIChatCodec
+
+    if way == "environment":
+        monkeypatch.setenv("KIT_HTTP2", "1")
+    network = Network(library=library, http2=True if way == "argument" else None)
+    made = WireProvider(OpenAIChatCodec(), Endpoint(name="demo", base_url="https://127.0.0.1:9/v1"), network=network)
+
+    await failure(made)
+
+    pool = made._held[0][1].clients[0]._transport._pool
+    assert pool._http2 is (way != "off")
+    await made.close()
+
+
+def test_warming_up_reads_certificates_on_a_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    """And breaks nothing when there is something wrong: the first call says it."""
+    import threading
+
+    for bundle in ("", "/nowhere.pem"):
+        monkeypatch.setenv("KIT_CA_BUNDLE", bundle)
+        _wire.tls_context.cache_clear()
+        _wire.warm_up()
+        for thread in threading.enumerate():
+            if thread.name == "kit-warm-up":
+                thread.join(10)
+        assert _wire.tls_context.cache_info().currsize == (0 if bundle else 1)
 
 
 def test_importing_the_door_imports_no_client() -> None:
