@@ -248,20 +248,21 @@ class Marks:
         return Attached(mark=mark, kind="file", parts=_wrapped(mark, (TextPart(_clip(text, FILE_LIMIT)),)))
 
     def names(self, begin: str) -> list[str]:
-        """Marks that begin so, for completion: own variables first."""
+        """Marks that begin so, for completion: own data first."""
         import types
 
         hidden = self._hidden
-        mine = [
-            name
+        found = [
+            (callable(value), name)
             for name, value in list(self._names.items())
             if not name.startswith("_") and name not in hidden and not isinstance(value, types.ModuleType)
         ]
+        mine = [name for _, name in sorted(found)]  # data first, then what can be called
         fixed = ["fig", "Err", "file:", "cell:"]
         fixed += [f"Out[{number}]" for number in list(self._names.get("_oh") or {})[-5:]]
         if begin.startswith("cell:"):
             fixed = [f"cell:{cell.cell_id}" for cell in self._record]
-        return [name for name in [*sorted(mine), *fixed] if name.startswith(begin) and name != begin]
+        return [name for name in [*mine, *fixed] if name.startswith(begin) and name != begin]
 
 
 def _decorator_lines(text: str) -> set[int]:

@@ -147,10 +147,16 @@ class Page:
         self.page = self.context.new_page()
         self.page.on("request", lambda r: self.requests.append(r.url))
         self.page.on("pageerror", lambda e: self.errors.append(str(e)))
-        way = "lab/tree" if app == "lab" else "notebooks"
+        # A workspace of its own: else Lab opens the notebooks of earlier pages again, hidden behind this one.
+        way = f"lab/workspaces/{secrets.token_hex(6)}/tree" if app == "lab" else "notebooks"
         self.page.goto(f"{it.url}/{way}/{notebook.name}?token={it.token}")
         self.page.wait_for_selector(".jp-Notebook .jp-Cell", timeout=60_000)
-        self.page.wait_for_selector(".jp-Notebook-ExecutionIndicator[data-status='idle']", timeout=60_000)
+        idle = ".jp-Notebook-ExecutionIndicator[data-status='idle']"
+        self.page.wait_for_selector(f"{idle}, .jp-Dialog .jp-mod-accept", timeout=60_000)
+        asked = self.page.locator(".jp-Dialog .jp-mod-accept")
+        if asked.count():  # a slow machine: the front end asks which kernel
+            asked.first.click()
+        self.page.wait_for_selector(idle, timeout=60_000)
 
     def cell(self, index: int) -> Any:
         return self.page.locator(".jp-Notebook .jp-CodeCell").nth(index)
@@ -185,7 +191,15 @@ class Page:
         )
 
     def run(self, index: int, timeout: float = 30) -> None:
-        self.start(index)
+        """Run a cell to its end; once more when the kernel was not connected yet and its prompt is empty again."""
+        for _ in range(4):
+            self.start(index)
+            try:
+                self.done(index, timeout / 3)
+                return
+            except Exception:
+                if "*" in self.prompt(index):
+                    break
         self.done(index, timeout)
 
     def save(self) -> None:
