@@ -16,7 +16,7 @@ CHROMIUM := $(shell command -v chromium 2>/dev/null || command -v chromium-brows
 
 say = printf '\n\033[1m==> %s\033[0m\n' "$(1)"
 
-.PHONY: help demo lab test check bench docs clean weights
+.PHONY: help demo lab test check record bench docs clean weights
 .DEFAULT_GOAL := help
 
 help: ## this list
@@ -53,6 +53,11 @@ check: $(STAMP)-test ## ruff, mypy --strict, import contracts
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+
+record: $(STAMP)-test ## record the example notebooks anew: 01 from the local model, the others from their script
+	@$(BIN)/kit-jupyter local install
+	@$(BIN)/kit-jupyter demo --record
+	@KIT_DATA_DIR=build/data $(BIN)/python -m tests.notebooks.teacher $(ARGS)
 
 bench: $(STAMP)-test ## speed, side by side with others, in one run
 	$(BIN)/python -m tests.benchmarks $(ARGS)
