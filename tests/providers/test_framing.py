@@ -17,7 +17,7 @@ from kit_jupyter.providers.codec import ServerEvent
 
 Fields = st.lists(
     st.one_of(
-        st.tuples(st.just("data"), st.text(st.characters(exclude_characters="\r\n\x00"), max_size=12)),
+        st.tuples(st.just("data"), st.text(st.characters(codec="utf-8", exclude_characters="\r\n\x00"), max_size=12)),
         st.tuples(st.sampled_from(["event", "id", "retry", "", "other"]), st.text("ab :é", max_size=5)),
     ),
     min_size=1,
