@@ -88,6 +88,16 @@ class Kit(SyncVerbs):
         # The room above: named at run time, so that no import goes up.
         return importlib.import_module("kit_jupyter.batch").map_rows(self, rows, template, **options)
 
+    def panel(self) -> Any:
+        """Show the chat panel of this session in the present cell; see `kit_jupyter.jupyter.panel`.
+
+        Raises
+        ------
+        UsageError
+            Where there is no notebook.
+        """
+        return importlib.import_module("kit_jupyter.jupyter.panel").open_for(self)
+
     def __enter__(self) -> Self:
         return self
 
