@@ -9,8 +9,9 @@ from typing import Any
 from kit_jupyter.jupyter.protocol import clean
 from kit_jupyter.jupyter.turns import TurnModel, bounded
 from kit_jupyter.messages import Assistant, Message, System, ToolResult, User, text_of
+from kit_jupyter.session import Session
 
-__all__ = ["turns_of"]
+__all__ = ["note_branches", "turns_of"]
 
 _keys = count(1)
 
@@ -30,6 +31,26 @@ def turns_of(messages: Sequence[Message]) -> list[TurnModel]:
     for turn in out:
         _close(turn)
     return out
+
+
+def note_branches(turn: TurnModel, session: Session) -> None:
+    """Note on `turn` which branches begin beside it, by their leaves."""
+    entries = session.turn_entries(turn.turn_id)
+    if not entries:
+        return
+    siblings = [entry for entry in session.children(entries[0].parent) if isinstance(entry.message, User | System)]
+    if len(siblings) < 2:
+        turn.branches, turn.entry = [], ""
+        return
+    turn.branches = [_leaf(entry.id, session) for entry in siblings]
+    here = [at for at, entry in enumerate(siblings) if entry.id == entries[0].id]
+    turn.entry = turn.branches[here[0]] if here else ""
+
+
+def _leaf(entry_id: str, session: Session) -> str:
+    while children := session.children(entry_id):
+        entry_id = children[-1].id
+    return entry_id
 
 
 def _take(turn: TurnModel, message: Message) -> None:

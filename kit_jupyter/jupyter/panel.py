@@ -16,10 +16,10 @@ from typing import TYPE_CHECKING, Any
 from kit_jupyter.errors import KitError, UsageError
 from kit_jupyter.jupyter import display
 from kit_jupyter.jupyter.context import Attachments, Marks
-from kit_jupyter.jupyter.history import turns_of
+from kit_jupyter.jupyter.history import note_branches, turns_of
 from kit_jupyter.jupyter.notebook import Notebook, Run
 from kit_jupyter.jupyter.protocol import WIDGET_MIME
-from kit_jupyter.jupyter.shell import bind_parent, current_parent, keep_frontend_routing, main_loop
+from kit_jupyter.jupyter.shell import bind_parent, current_parent, is_kernel, keep_frontend_routing, main_loop
 from kit_jupyter.jupyter.turns import TurnModel
 from kit_jupyter.loop import Desk, engine
 
@@ -96,6 +96,7 @@ class Panel:
         for stored in turns_of(self.kit.session.transcript()):
             live = presenter.turns.get(stored.turn_id)
             turns.append(live if live is not None else stored)
+            note_branches(turns[-1], self.kit.session)
         turns += [turn for turn in presenter.turns.values() if not turn.ended and turn not in turns]
         self.view.show_only(turns)
 
@@ -226,6 +227,28 @@ def open_panel(notebook: Notebook) -> Panel:
         "text/plain": "kit panel (needs a running kernel)",
     }
     display.publish(data, {})
+    return panel
+
+
+def open_for(kit: Kit) -> Panel:
+    """Open the panel on this Kit's conversation; ``kit.panel()``.
+
+    Raises
+    ------
+    UsageError
+        Outside of IPython.
+    """
+    from IPython import get_ipython
+
+    from kit_jupyter.jupyter import load
+
+    ip = get_ipython()
+    if ip is None or not is_kernel(ip):
+        raise UsageError("the panel needs a notebook; in a script, subscribe to the Kit's events")
+    notebook = load(ip)
+    panel = open_panel(notebook)
+    if panel.kit is not kit:
+        panel.follow(kit)
     return panel
 
 

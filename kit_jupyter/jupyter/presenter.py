@@ -94,6 +94,8 @@ class Presenter:
                 return
             case ev.TurnStart():
                 self.tell_bar(running=True)
+            case ev.MessageStart():
+                self._note(event.turn_id)  # the model is known by now
             case ev.TurnEnd():
                 self.tell_bar(running=False, usage=_usage(self.kit))
             case ev.ApprovalAsked():
@@ -109,6 +111,13 @@ class Presenter:
             case ev.Reset() | ev.BranchChanged():
                 for fn in tuple(self._branch_listeners):
                     fn()
+
+
+    def _note(self, turn_id: str) -> None:
+        turn = self.turns.get(turn_id)
+        note = getattr(getattr(self.kit, "model_info", None), "note", "")
+        if turn is not None and note and not turn.note:
+            turn.touch(note=str(note))
 
 
 def _listen(listeners: list[Any], fn: Any) -> Callable[[], None]:

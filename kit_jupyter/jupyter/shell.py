@@ -27,7 +27,8 @@ from dataclasses import dataclass, field
 from types import FrameType
 from typing import Any
 
-from kit_jupyter.loop import engine, is_job_on
+from kit_jupyter.loop import is_job_on
+from kit_jupyter.usercall import shielded
 
 __all__ = [
     "CodeRun",
@@ -395,6 +396,13 @@ async def run_user_code(
     keep_underscores = {key: ip.user_ns.get(key) for key in ("_", "__", "___") if key in ip.user_ns}
     ip._showtraceback = lambda kind, value, lines: run.__setattr__("traceback", "\n".join(map(str, lines)))
     ip.ask_exit = lambda: None
+    show_whole = ip.showtraceback
+
+    def show_shielded(*args: Any, **options: Any) -> None:
+        with shielded():  # a second interrupt would tear down the telling of the first
+            show_whole(*args, **options)
+
+    ip.showtraceback = show_shielded
     hooked = [hook for hook in (ip.display_pub, ip.displayhook) if hasattr(hook, "register_hook")]
     for hook in hooked:
         hook.register_hook(keep)
@@ -409,17 +417,37 @@ async def run_user_code(
         run.ok, run.value = bool(result.success), result.result
         run.error = result.error_before_exec or result.error_in_exec
     finally:
-        for hook in hooked:
-            hook.unregister_hook(keep)
-        ip._showtraceback = show
-        if ask_exit is not None:
-            ip.ask_exit = ask_exit
-        for undo in restore:
-            undo()
-        ip.user_ns.update(keep_underscores)
-        run.text = printed.getvalue()
-        run.traceback = _ANSI.sub("", run.traceback)
+        with shielded():
+            for hook in hooked:
+                hook.unregister_hook(keep)
+            ip._showtraceback = show
+            del ip.showtraceback
+            if ask_exit is not None:
+                ip.ask_exit = ask_exit
+            for undo in restore:
+                undo()
+            ip.user_ns.update(keep_underscores)
+    run.text = printed.getvalue()
+    run.traceback = _ANSI.sub("", run.traceback)
     return run
+
+
+class _TerminalDisplays:
+    """A terminal's shell has no hooks on what is shown: its publisher and display hook are set aside."""
+
+    def __init__(self, ip: Any) -> None:
+        from IPython.core.displayhook import CapturingDisplayHook
+        from IPython.core.displaypub import CapturingDisplayPublisher
+
+        self._ip = ip
+        self._outputs: list[dict[str, Any]] = []
+        self._kept = ip.display_pub, sys.displayhook
+        ip.display_pub = self._publisher = CapturingDisplayPublisher(parent=ip)  # type: ignore[no-untyped-call]
+        sys.displayhook = CapturingDisplayHook(ip, self._outputs)  # type: ignore[no-untyped-call]
+
+    def restore(self) -> list[dict[str, Any]]:
+        self._ip.display_pub, sys.displayhook = self._kept
+        return [*self._publisher.outputs, *self._outputs]
 
 
 def _tee(
@@ -427,10 +455,13 @@ def _tee(
 ) -> Callable[[], object]:
     # On the stream object itself, not in its place: a subprocess's output comes through there too.
     original = stream.write
-    engine_loop = engine
+    mine = threading.get_ident()
+    others = {thread.ident for thread in threading.enumerate()} - {mine}
 
     def write(text: str) -> Any:
-        if engine_loop.is_here:
+        ident = threading.get_ident()
+        # Threads that ran before belong to other cells; but one of ipykernel's own brings subprocess output.
+        if ident in others and "_watch_pipe_fd" not in threading.current_thread().name:
             return original(text)
         if printed.tell() < MAX_KEPT:
             printed.write(text[: MAX_KEPT - printed.tell()])

@@ -144,6 +144,8 @@ class TurnModel:
         self.facts: dict[str, Any] = {}
         self.version = 1  # of the turn's own facts
         self.ended = False
+        self.branches: list[str] = []  # leaves of this turn's branch and of those beside it
+        self.entry = ""  # the one of `branches` that is shown
         self._prompted = False
         self._touched: dict[str, Item] = {}
         self._parts: dict[tuple[str, int], Item] = {}
@@ -402,6 +404,7 @@ class TurnModel:
             "note": self.note,
             "error": self.error,
             "facts": self.live_facts(),
+            **({"branches": self.branches, "entry": self.entry} if len(self.branches) > 1 else {}),
         }
 
     def live_facts(self) -> dict[str, Any]:

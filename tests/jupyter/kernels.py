@@ -149,9 +149,7 @@ class Kernel:
     def comm(self, comm_id: str, content: dict[str, Any]) -> None:
         """Say something to a widget, as a browser would."""
         client = self.client
-        message = client.session.msg(
-            "comm_msg", {"comm_id": comm_id, "data": {"method": "custom", "content": content}}
-        )
+        message = client.session.msg("comm_msg", {"comm_id": comm_id, "data": {"method": "custom", "content": content}})
         client.shell_channel.send(message)
 
     def control(self, content: dict[str, Any], timeout: float = 5.0) -> dict[str, Any]:
@@ -190,11 +188,16 @@ class Kernel:
 
 
 @contextmanager
-def kernel(env: dict[str, str] | None = None, name: str = "python3", setup: str = SETUP) -> Iterator[Kernel]:
-    """A kernel for the length of the block."""
+def kernel(
+    env: dict[str, str] | None = None, name: str = "python3", setup: str = SETUP, python: str = ""
+) -> Iterator[Kernel]:
+    """A kernel for the length of the block; `python` is another interpreter, with its own ipykernel."""
     import os
 
     manager = KernelManager(kernel_name=name)
+    if python:
+        assert manager.kernel_spec is not None
+        manager.kernel_spec.argv[0] = python
     manager.start_kernel(env={**os.environ, **(env or {})})
     client = manager.client()
     client.start_channels()
