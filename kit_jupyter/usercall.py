@@ -19,17 +19,20 @@ from __future__ import annotations
 
 import asyncio
 import concurrent.futures
+import contextlib
 import ctypes
 import inspect
 import signal
 import threading
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass
 from types import FrameType
 from typing import Any, Literal, Protocol
 
-__all__ = ["Done", "UserCall", "UserThread"]
+__all__ = ["Done", "UserCall", "UserThread", "shielded"]
+
+GRACE_SECONDS = 1.5
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,13 +80,15 @@ class UserCall:
     def __init__(self, fn: Callable[[], Any]) -> None:
         self._fn = fn
         self._lock = threading.Lock()
-        self._state: Literal["waiting", "running", "ended"] = "waiting"
+        # between: the synchronous part is over, the awaiting has not begun
+        self._state: Literal["waiting", "running", "between", "ended"] = "waiting"
         self._ended: concurrent.futures.Future[None] = concurrent.futures.Future()
         self._thread = 0
         self._began = False
         self._on_main = False
         self._loop: asyncio.AbstractEventLoop | None = None
         self._task: asyncio.Task[Done] | None = None
+        self._unawaited: Any = None
         self._pending = False  # an interrupt of ours is on its way
         self._sent_async = False  # one was sent to a thread that is not the main one
         self._stopped = False  # the engine asked for a stop
@@ -106,10 +111,18 @@ class UserCall:
         except KeyboardInterrupt as exc:  # it hit between our own lines
             done = Done(error=exc)
         if done.error is None and inspect.isawaitable(done.value):
+            # Whoever is to await may be cancelled before the first step, and then nothing of it runs:
+            # so nothing may be left open here.
+            self._unawaited = done.value
+            self._drain(then="between")
             return self._await(done.value)
         return self._close(done)
 
     async def _await(self, value: Awaitable[Any]) -> Done:
+        with self._lock:
+            self._state = "running"
+        self._unawaited = None
+        _enter(self)
         self._loop = asyncio.get_running_loop()
         self._task = asyncio.ensure_future(_guard_async(self, value))
         if self._stopped:
@@ -122,7 +135,8 @@ class UserCall:
             self._close(await self._task)
             raise
 
-    def _close(self, done: Done) -> Done:
+    def _drain(self, *, then: Literal["between", "ended"]) -> None:
+        """Our part on this thread is over: take what is still on its way, put the handler back."""
         # A signal that is on its way must still meet our handler, not the one we put back.
         deadline = time.monotonic() + 0.5
         while self._pending and self._on_main and time.monotonic() < deadline:
@@ -130,25 +144,32 @@ class UserCall:
         while True:
             try:
                 with self._lock:
-                    self._state = "ended"
+                    self._state = then
                     self._pending = False
+                    if not self._on_main:
+                        ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(self._thread), None)
                 break
             except KeyboardInterrupt:
                 continue
-        if self._sent_async:
-            # Nothing more is sent from here on; what is still on its way arrives in this loop. It is not taken
-            # back with a NULL: that leaves the interpreter's flag set for ever, and CPython 3.11 then hangs in
-            # the next call of a traced thread (coverage, a debugger).
-            try:
-                for _ in range(100):
-                    pass
-            except KeyboardInterrupt:
-                pass
         _leave(self)
+
+    def _close(self, done: Done) -> Done:
+        self._drain(then="ended")
         self._ended.set_result(None)
         stopped = self._stopped or self._signalled
         cut = isinstance(done.error, KeyboardInterrupt | asyncio.CancelledError)
         return Done(done.value, done.error, interrupted=stopped and cut, by_person=self._signalled and cut)
+
+    def _never_awaited(self, there: asyncio.Future[Any]) -> None:
+        """The job is over; if its coroutine was dropped before it began, so are we."""
+        with self._lock:
+            if self._state != "between":
+                return
+            self._state = "ended"
+        close = getattr(self._unawaited, "close", None)
+        if close is not None:
+            close()
+        self._ended.set_result(None)
 
     @property
     def was_stopped(self) -> bool:
@@ -160,6 +181,7 @@ class UserCall:
     async def run(self, context: UserThread) -> Done:
         """Run it there and wait; a cancelled wait stops the code first, then is cancelled."""
         there = asyncio.ensure_future(context.on_user_thread(self))
+        there.add_done_callback(self._never_awaited)
         try:
             done = await asyncio.shield(there)
         except asyncio.CancelledError:
@@ -185,18 +207,21 @@ class UserCall:
                 return True
         ended = asyncio.wrap_future(self._ended)
         deadline = time.monotonic() + patience_seconds
-        wait_seconds = 0.1
+        loop, task = self._loop, self._task
+        if self._signalled:  # a person has broken into it already: let it clean up
+            await _settled(ended, GRACE_SECONDS)
+        elif loop is not None and task is not None:
+            loop.call_soon_threadsafe(task.cancel)  # first the gentle way; it may be blocking inside
+            await _settled(ended, 0.25)
         while not self._ended.done() and time.monotonic() < deadline:
-            loop, task = self._loop, self._task
-            if loop is not None and task is not None and wait_seconds == 0.1:
-                loop.call_soon_threadsafe(task.cancel)  # first the gentle way; it may block inside, then the other
-            else:
-                self.interrupt()
-            try:
-                await asyncio.wait([ended], timeout=wait_seconds)
-            except asyncio.CancelledError:
-                continue  # asked twice; our caller is being cancelled already
-            wait_seconds = 0.4
+            self.interrupt()
+            # Long enough for `finally` blocks: a second interrupt would break those.
+            grace = time.monotonic() + GRACE_SECONDS
+            while not self._ended.done() and time.monotonic() < grace:
+                await _settled(ended, 0.05)
+                if self._pending:
+                    # A signal between two bytecodes is not noticed by the blocking call that follows.
+                    self.interrupt()
         return self._ended.done()
 
     def interrupt(self) -> None:
@@ -204,7 +229,7 @@ class UserCall:
         self._stopped = True
         with self._lock:
             if self._state != "running":
-                return
+                return  # over, or not yet awaiting: then the cancel of its task ends it
             if self._on_main:
                 self._pending = True
                 if hasattr(signal, "pthread_kill"):
@@ -216,6 +241,16 @@ class UserCall:
                 ctypes.pythonapi.PyThreadState_SetAsyncExc(
                     ctypes.c_ulong(self._thread), ctypes.py_object(KeyboardInterrupt)
                 )
+
+
+async def _settled(ended: asyncio.Future[None], seconds: float) -> None:
+    """Wait for the end or the time; a cancel that comes twice changes nothing, our caller has it already."""
+    until = time.monotonic() + seconds
+    while not ended.done() and (left := until - time.monotonic()) > 0:
+        try:
+            await asyncio.wait([ended], timeout=left)
+        except asyncio.CancelledError:
+            continue
 
 
 def _guard(call: UserCall, fn: Callable[[], Any]) -> Done:
@@ -236,29 +271,52 @@ async def _guard_async(call: UserCall, value: Awaitable[Any]) -> Done:
 # ---------------------------------------------------------------- SIGINT, main thread only
 
 _active: list[UserCall] = []
-_previous: Any = None
+#: Who laid our handler over which other; a turn inside a tool lays one more.
+_laid: list[tuple[UserCall, Any]] = []
 _GUARDS = (_guard.__code__, _guard_async.__code__)
+_shields = 0
+
+
+@contextlib.contextmanager
+def shielded() -> Iterator[None]:
+    """Within this, on the main thread, no interrupt is raised: for clean-up that must be done whole, and is short."""
+    global _shields
+    on_main = threading.current_thread() is threading.main_thread()
+    if on_main:
+        _shields += 1
+    try:
+        yield
+    finally:
+        if on_main:
+            _shields -= 1
 
 
 def _enter(call: UserCall) -> None:
-    global _previous
     if not call._on_main:
         return
-    if not _active:
-        _previous = signal.getsignal(signal.SIGINT)
-        signal.signal(signal.SIGINT, _on_sigint)
     _active.append(call)
+    current = signal.getsignal(signal.SIGINT)
+    if current is not _on_sigint:
+        _laid.append((call, signal.default_int_handler if current is None else current))
+        signal.signal(signal.SIGINT, _on_sigint)
 
 
 def _leave(call: UserCall) -> None:
-    global _previous
     if not call._on_main:
         return
     _active.remove(call)
-    if not _active:
+    for i, (owner, previous) in enumerate(_laid):
+        if owner is not call:
+            continue
+        owners = [known for known, _ in _laid]
+        heirs = [other for other in _active if other not in owners]
+        if heirs:  # others run beside it under the same handler
+            _laid[i] = (heirs[0], previous)
+            return
+        del _laid[i]
         if signal.getsignal(signal.SIGINT) is _on_sigint:  # else someone laid theirs over ours; leave it
-            signal.signal(signal.SIGINT, signal.default_int_handler if _previous is None else _previous)
-        _previous = None
+            signal.signal(signal.SIGINT, previous)
+        return
 
 
 def _on_sigint(signum: int, frame: FrameType | None) -> None:
@@ -267,16 +325,20 @@ def _on_sigint(signum: int, frame: FrameType | None) -> None:
         if frame.f_code in _GUARDS:
             on_stack.append(frame.f_locals["call"])
         frame = frame.f_back
-    ours = [call for call in _active if call._pending]
+    # One that comes while we are stopping a call is ours, or means the same.
+    ours = [call for call in _active if call._pending or call._stopped]
     for call in ours:
         call._pending = False
     if ours:
-        if any(call in on_stack for call in ours):
+        if any(call in on_stack for call in ours) and not _shields:
             raise KeyboardInterrupt
         return
     for call in on_stack:
         call._signalled = True
-    if callable(_previous):
-        _previous(signum, frame)
-        if on_stack:  # one that only notes the signal (asyncio's) would leave blocking code running
+    previous = _laid[-1][1] if _laid else signal.default_int_handler
+    if callable(previous):
+        if on_stack and _shields and previous is signal.default_int_handler:
+            return  # the clean-up goes on; the call is recorded as interrupted
+        previous(signum, frame)
+        if on_stack and not _shields:  # one that only notes the signal (asyncio's) would leave blocking code running
             raise KeyboardInterrupt

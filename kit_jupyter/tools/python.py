@@ -38,7 +38,7 @@ from kit_jupyter.tool_value import describe_error, media_of, parts_of, safe_repr
 from kit_jupyter.tools._base import EngineTool
 from kit_jupyter.tools.pycheck import changed_names, is_look, powers
 from kit_jupyter.trifecta import Legs
-from kit_jupyter.usercall import UserCall
+from kit_jupyter.usercall import UserCall, shielded
 
 __all__ = ["NamespaceDiff", "NamespaceRunner", "PythonTool", "RanCode", "Runner"]
 
@@ -392,6 +392,11 @@ class _Work:
         return self._after(await ran, watch, threads)
 
     def _after(self, ran: RanCode, watch: _Watch | None, threads: set[threading.Thread]) -> RanCode:
+        with shielded():  # the code has ended; what it left is told whole
+            self._compare(ran, watch, threads)
+        return ran
+
+    def _compare(self, ran: RanCode, watch: _Watch | None, threads: set[threading.Thread]) -> None:
         if watch is not None:
             self._diff = watch.diff()
             changed = (*self._diff.changed, *self._diff.deleted)
@@ -403,7 +408,6 @@ class _Work:
         ]
         # Shown here, on the user's thread: figures and frames must not be touched elsewhere.
         self._parts = self._show(ran)
-        return ran
 
     def _show(self, ran: RanCode) -> list[Part]:
         pictures = [_picture(display) for display in ran.displays]
