@@ -106,7 +106,7 @@ class Calls:
 
     async def run(self) -> ToolOutcome | None:
         """Run them all and store their results; the outcome that ends the turn, if one does."""
-        self._turn.house.session.sync()
+        await self._turn.house.session.sync_soon()
         try:
             await self._run_batches()
         except BaseExceptionGroup as group:

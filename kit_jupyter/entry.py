@@ -7,7 +7,15 @@ from typing import Annotated, Any, cast
 
 from kit_jupyter.messages import Assistant, Message, System, ToolResult, User
 
-__all__ = ["MESSAGE_TYPES", "Entry", "decode_message", "encode_message", "message_schema", "parse_line"]
+__all__ = [
+    "MESSAGE_TYPES",
+    "Entry",
+    "decode_line",
+    "decode_message",
+    "encode_message",
+    "message_schema",
+    "parse_line",
+]
 
 MESSAGE_TYPES = (User, System, Assistant, ToolResult)
 
@@ -102,6 +110,11 @@ class Entry:
         """The line as it is stored, with its line end."""
         from pydantic_core import to_json
 
+        if self._message is not None and not self.body and _is_plain(self.id + (self.parent or "") + self.time):
+            # By far the most entries, made by hand: half the time of an append.
+            parent = f'"{self.parent}"' if self.parent is not None else "null"
+            plain = f'{{"type":"{self.type}","id":"{self.id}","parent":{parent},"time":"{self.time}","message":'
+            return plain.encode() + encode_message(self._message) + b"}\n"
         head = to_json({"type": self.type, "id": self.id, "parent": self.parent, "time": self.time})
         if self._message is not None:
             rest = to_json({k: v for k, v in self.body.items() if k != "message"})
@@ -112,6 +125,43 @@ class Entry:
 
     def __repr__(self) -> str:
         return f"<Entry {self.type} {self.id}>"
+
+
+def _is_plain(text: str) -> bool:
+    return text.isascii() and text.isprintable() and '"' not in text and "\\" not in text
+
+
+def decode_line(line: bytes) -> Entry:
+    """The entry in a line, its message decoded at once: for reading a whole file.
+
+    Raises
+    ------
+    ValueError
+        If it is none.
+    """
+    from pydantic_core import ValidationError
+
+    if line.startswith(b'{"type":"message",'):
+        try:
+            known = _line_adapter().validate_json(line)
+        except ValidationError:
+            pass  # fields of tomorrow, or a damaged line: the slower way keeps or names them
+        else:
+            return Entry(known["type"], known["id"], known["parent"], known["time"], {}, known["message"])
+    entry = parse_line(line)
+    _ = entry.message
+    return entry
+
+
+@cache
+def _line_adapter() -> Any:
+    from pydantic import ConfigDict, Field, TypeAdapter, with_config
+    from typing_extensions import TypedDict  # what pydantic needs before Python 3.12, and brings along
+
+    make: Any = TypedDict
+    message = Annotated[User | System | Assistant | ToolResult, Field(discriminator="role")]
+    shape = make("shape", {"type": str, "id": str, "parent": str | None, "time": str, "message": message})
+    return TypeAdapter(with_config(ConfigDict(extra="forbid"))(shape))
 
 
 def parse_line(line: bytes) -> Entry:

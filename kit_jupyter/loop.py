@@ -441,9 +441,9 @@ class Desk:
 
         with self._lock:
             self._wakers.append(waker)
-        running.future.add_done_callback(lambda _: waker())
         interrupted: KeyboardInterrupt | None = None
         try:
+            running.future.add_done_callback(lambda _: waker())
             while not running.future.done():
                 try:
                     # With a time-out, so that an interrupt is seen on every platform.

@@ -147,16 +147,22 @@ class Masker:
         self._seen: tuple[tuple[str, str], ...] = ()
         self._known: re.Pattern[str] | None = None
         self._labels: dict[str, str] = {}
+        self._raw: dict[Any, Any] | None = None  # the environment as it was when it was last looked through
 
     def add(self, label: str, value: str) -> None:
         """Mask `value` too, shown as `label` (for keys given in code, not by the environment)."""
         if len(value) >= MIN_LENGTH:
             with self._lock:
                 self._extra[value] = label
-                self._seen = ()
+                self._seen, self._raw = (), None
 
     def _pattern(self) -> re.Pattern[str] | None:
+        # One comparison of dicts tells that nothing has changed; looking through them all costs far more.
+        raw = getattr(os.environ, "_data", None) if self._environment is None else None
+        if raw is not None and raw == self._raw:
+            return self._known
         source = os.environ if self._environment is None else self._environment
+        copied = dict(raw) if raw is not None else None
         found = tuple(
             (name, value)
             for name, value in source.items()
@@ -173,6 +179,7 @@ class Masker:
                 forms = sorted(self._labels, key=len, reverse=True)
                 self._known = re.compile("|".join(map(re.escape, forms))) if forms else None
                 self._seen = everything
+            self._raw = copied
             return self._known
 
     def mask(self, text: str) -> str:

@@ -19,7 +19,7 @@ import time as _time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from typing import Any, Literal, Self
+from typing import Annotated, Any, Literal, Self, get_args
 
 from kit_jupyter.errors import UsageError
 
@@ -329,6 +329,20 @@ class ServerPart:
 Part = TextPart | ThinkingPart | RefusalPart | MediaPart | ToolCallPart | ServerPart
 
 
+class _ByType:
+    """Tells pydantic to choose a part's class by its ``type``, in place of trying one after the other."""
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: Any) -> Any:
+        from pydantic_core import core_schema
+
+        union = handler(source)
+        names = (cls.__dataclass_fields__["type"].default for cls in get_args(Part))
+        return core_schema.tagged_union_schema(dict(zip(names, union["choices"], strict=True)), discriminator="type")
+
+
+Parts = tuple[Annotated[Part, _ByType()], ...]
+
+
 def text_of(parts: tuple[Part, ...] | list[Part]) -> str:
     """All text parts joined with nothing between them (citations split text mid-sentence)."""
     return "".join(part.text for part in parts if isinstance(part, TextPart))
@@ -423,7 +437,7 @@ class User:
 
     id: str
     time: Time
-    parts: tuple[Part, ...]
+    parts: Parts
     request: RequestFacts | None = None
     source: str | None = None
     turn_id: str = ""
@@ -436,7 +450,7 @@ class System:
 
     id: str
     time: Time
-    parts: tuple[Part, ...]
+    parts: Parts
     source: str | None = None
     turn_id: str = ""
     role: Literal["system"] = "system"
@@ -448,7 +462,7 @@ class Assistant:
 
     id: str
     time: Time
-    parts: tuple[Part, ...]
+    parts: Parts
     run: RunFacts | None = None
     usage: Usage = Usage()
     result: ResultFacts = ResultFacts()
@@ -470,7 +484,7 @@ class ToolResult:
     time: Time
     call_id: str
     name: str
-    parts: tuple[Part, ...]
+    parts: Parts
     is_error: bool = False
     details: dict[str, Any] | None = field(default=None, hash=False)
     turn_id: str = ""

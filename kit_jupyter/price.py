@@ -46,6 +46,8 @@ _SERVICES: dict[str, str | None] = {
     "zai": "zai",
 }
 
+_found: dict[ModelRef, tuple[str | None, ...]] = {}  # under which service a model has its price; none: it has none
+
 
 def has_prices(ref: ModelRef) -> bool:
     """True for a service that charges and is in the table.
@@ -84,10 +86,16 @@ def price_of(ref: ModelRef, tokens: Tokens) -> float | None:
         cache_write_tokens=tokens.cache_write,
     )
     model = ref.id.rpartition(":")[2] if ref.provider == "pydantic-ai" else ref.id
-    for service in dict.fromkeys((_SERVICES[ref.provider], None)):
-        try:
-            found = genai_prices.calc_price(usage, model_ref=model, provider_id=service)
-        except (LookupError, ValueError):
-            continue
-        return float(found.total_price)
+    if ref not in _found:
+        _found[ref] = ()
+        # The search through all services takes a millisecond; a model that nobody knows is searched for once.
+        for service in dict.fromkeys((_SERVICES[ref.provider], None)):
+            try:
+                genai_prices.calc_price(usage, model_ref=model, provider_id=service)
+            except (LookupError, ValueError):
+                continue
+            _found[ref] = (service,)
+            break
+    for service in _found[ref]:
+        return float(genai_prices.calc_price(usage, model_ref=model, provider_id=service).total_price)
     return None

@@ -17,16 +17,25 @@ Sessions are used on the engine thread; reading from other threads gives consist
 
 from __future__ import annotations
 
+import asyncio
 import gc
 import json
 import os
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
 
-from kit_jupyter.entry import MESSAGE_TYPES, Entry, decode_message, encode_message, message_schema, parse_line
+from kit_jupyter.entry import (
+    MESSAGE_TYPES,
+    Entry,
+    decode_line,
+    decode_message,
+    encode_message,
+    message_schema,
+    parse_line,
+)
 from kit_jupyter.errors import SessionError
 from kit_jupyter.messages import CellRef, Message, ToolResult, User, new_id, now, text_of
 from kit_jupyter.places import data_dir, project_root, sessions_dir, working_dir
@@ -193,7 +202,7 @@ class Session:
         """The file, or None in memory."""
         return self._file.path if self._file else None
 
-    def _read_one(self) -> Entry | None:
+    def _read_one(self, parse: Callable[[bytes], Entry] = parse_line) -> Entry | None:
         """One more entry from the end of the file; None at its start."""
         assert self._backwards is not None
         assert self._file is not None
@@ -201,7 +210,7 @@ class Session:
             if offset == 0:
                 break  # the header
             try:
-                return parse_line(line)
+                return parse(line)
             except Exception as exc:
                 if not complete:
                     self.warnings.append(
@@ -227,10 +236,10 @@ class Session:
             held.reverse()
         self._entries = {e.id: e for e in held}
 
-    def _get(self, entry_id: str) -> Entry:
+    def _get(self, entry_id: str, parse: Callable[[bytes], Entry] = parse_line) -> Entry:
         entry = self._entries.get(entry_id) or self._fresh.get(entry_id)
         while entry is None and not self._is_whole:
-            older = self._read_one()
+            older = self._read_one(parse)
             if older is None:
                 self._turn_whole()
                 break
@@ -247,13 +256,19 @@ class Session:
         self._entries = {**dict(reversed(self._entries.items())), **self._fresh}
         self._fresh = {}
 
-    def _load_all(self) -> None:
+    def load_typed(self) -> Sequence[Entry]:
+        """All entries, oldest first, every message decoded: for those who go through a whole session."""
+        with self._lock:
+            self._load_all(decode_line)
+            return tuple(self._entries.values())
+
+    def _load_all(self, parse: Callable[[bytes], Entry] = parse_line) -> None:
         if self._is_whole:
             return
         was_enabled = gc.isenabled()
         gc.disable()  # nothing here is garbage; a collection per generation would double the time
         try:
-            while (entry := self._read_one()) is not None:
+            while (entry := self._read_one(parse)) is not None:
                 self._entries.setdefault(entry.id, entry)
         finally:
             if was_enabled:
@@ -323,7 +338,7 @@ class Session:
             if entry_id in seen:
                 raise SessionError(f"entries form a ring at {entry_id!r}", path=self.path)
             seen.add(entry_id)
-            entry = self._get(entry_id)
+            entry = self._get(entry_id, decode_line)
             if entry.type == "compaction" and summary is None:
                 summary, keep_from = entry.message, entry.body.get("first_kept")
                 if keep_from is None:
@@ -406,7 +421,8 @@ class Session:
                 else:
                     self._file.append(lines)
             kept = self._entries if self._is_whole else self._fresh
-            kept.update((entry.id, entry) for entry in entries)
+            for entry in entries:
+                kept[entry.id] = entry
 
     def append(self, message: Message) -> Entry:
         """Store a message at the leaf.
@@ -482,6 +498,11 @@ class Session:
         """Make sure that the disk has it."""
         if self._file is not None:
             self._file.sync()
+
+    async def sync_soon(self) -> None:
+        """As `sync`, on a thread: a disk may take its time, and other turns go on meanwhile."""
+        if self._file is not None:
+            await asyncio.to_thread(self._file.sync)
 
     def close(self) -> None:
         """Let others write; this object can still be read, and takes the file again when it must write."""

@@ -34,6 +34,7 @@ class SessionFile:
         self._lock_fd: int | None = None
         self._owner = 0
         self._torn = False
+        self._size = 0  # nobody else writes while we do
 
     @property
     def lock_path(self) -> Path:
@@ -170,7 +171,7 @@ class SessionFile:
 
     def _open(self) -> None:
         fd = os.open(self.path, os.O_RDWR | os.O_APPEND)
-        size = os.fstat(fd).st_size
+        size = self._size = os.fstat(fd).st_size
         if size:
             os.lseek(fd, size - 1, os.SEEK_SET)
             self._torn = os.read(fd, 1) != b"\n"
@@ -196,7 +197,7 @@ class SessionFile:
                 os.close(fd)
             beside.unlink(missing_ok=True)
             raise self._cannot_write(exc) from exc
-        self._fd = fd
+        self._fd, self._size = fd, len(content)
 
     def append(self, lines: bytes) -> None:
         """One write at the end; on failure nothing of it stays.
@@ -211,15 +212,15 @@ class SessionFile:
             raise SessionError(f"{self.path} is gone; was it removed? kit.fork() goes on in a new file", path=self.path)
         if self._torn:  # end the torn line, so that it cannot swallow the next one
             lines = b"\n" + lines
-        size = os.fstat(self._fd).st_size
         try:
             _write_whole(self._fd, lines)
         except OSError as exc:
             try:
-                os.ftruncate(self._fd, size)  # bytes that were never acknowledged
+                os.ftruncate(self._fd, self._size)  # bytes that were never acknowledged
             except OSError:
                 self._torn = True
             raise self._cannot_write(exc) from exc
+        self._size += len(lines)
         self._torn = False
 
     def _cannot_write(self, exc: OSError) -> SessionError:

@@ -233,9 +233,11 @@ class Turn:
         house = self.house
         returned = tuple(ticket.text for ticket in house.inbox.close())
         try:
-            house.session.sync()
+            await asyncio.shield(house.session.sync_soon())
         except KitError as exc:
             failed = failed or exc
+        except asyncio.CancelledError as exc:  # stopped once more; the disk goes on by itself
+            failed = failed or (exc if self._is_cancelled_from_outside() else None)
         text = self._text()
         error = failed if isinstance(failed, Exception) else None
         raised = self._as_error(error) if error is not None else None
