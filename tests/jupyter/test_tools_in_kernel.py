@@ -100,18 +100,20 @@ def test_odd_code_is_a_result_and_the_kernel_lives(tools: Kernel, code: str, say
 @pytest.mark.parametrize(
     "code",
     [
-        "print('started')\nimport time\ntime.sleep(60)",
-        "print('started')\nwhile True: pass",
-        "print('started')\nimport asyncio\nawait asyncio.sleep(60)",
-        "print('started')\nimport subprocess\nsubprocess.run(['sleep', '61'])",
+        "print('sta' 'rted')\nimport time\ntime.sleep(60)",
+        "print('sta' 'rted')\nwhile True: pass",
+        "print('sta' 'rted')\nimport asyncio\nawait asyncio.sleep(60)",
+        "print('sta' 'rted')\nimport subprocess\nsubprocess.run(['sleep', '61'])",
     ],
 )
-@pytest.mark.parametrize("by", ["control", "interrupt"])
+@pytest.mark.parametrize("by", ["control", "interrupt", "interrupt as it begins"])
 def test_stop_ends_running_code(tools: Kernel, code: str, by: str) -> None:
     """By the control channel and by Kernel → Interrupt: soon, recorded, and the next turn works (U20, U23)."""
     ask(tools, python(code))
     msg_id = tools.send("%%kit\ngo")
-    tools.pump(lambda: any("started" in str(m["content"]) for m in tools.mine(msg_id)), 20)
+    # The words of the code come with the call, what it prints when it runs.
+    words = "sta' 'rted" if by.endswith("begins") else "started"
+    tools.pump(lambda: any(words in str(m["content"]).replace("\\", "") for m in tools.mine(msg_id)), 20)
     began = time.monotonic()
     if by == "control":
         tools.control({"op": "stop"})
