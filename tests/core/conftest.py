@@ -16,6 +16,7 @@ from kit_jupyter.testing import ScriptedProvider
 def data_dir(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """No test writes into the user's own sessions."""
     monkeypatch.setenv("KIT_DATA_DIR", str(tmp_path / "data"))
+    monkeypatch.setenv("KIT_CONFIG_DIR", str(tmp_path / "config"))
     return tmp_path / "data"
 
 

@@ -1,0 +1,288 @@
+"""The parts of a Kit: who answers, tools, guests, Kits like it, and what can be seen."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from kit_jupyter import ExtensionError, Kit, PromptOptions, UsageError, tool
+from kit_jupyter import events as ev
+from kit_jupyter.handles import Stopping
+from kit_jupyter.messages import ModelRef
+from kit_jupyter.provider import ModelInfo
+from kit_jupyter.providers import registry
+from kit_jupyter.shelf import Shelf
+from kit_jupyter.testing import ScriptedProvider, delay, record_events, text, tool_call
+
+from .helpers import area, texts, until
+
+
+class Named(ScriptedProvider):
+    """One that was opened by name."""
+
+
+@pytest.fixture
+def opened(monkeypatch: pytest.MonkeyPatch) -> list[Named]:
+    """Providers that the registry would open, scripted; choosing takes a while, as a look for a server does."""
+    made: list[Named] = []
+
+    def open_provider(ref: ModelRef, **facts: Any) -> Named:
+        if ref.provider == "nosuch":
+            raise UsageError(f"unknown provider {ref.provider!r}")
+        made.append(Named("one", "two", repeat_last=True, name=ref.provider, info=ModelInfo(context_window=77)))
+        return made[-1]
+
+    def choose() -> Any:
+        time.sleep(0.2)
+        return SimpleNamespace(ref=ModelRef("local", "tiny"), why="nothing else was found")
+
+    monkeypatch.setattr(registry, "open_provider", open_provider)
+    monkeypatch.setattr(registry, "choose", choose)
+    return made
+
+
+async def test_a_model_is_chosen_once_and_the_engine_is_not_held_up(opened: list[Named]) -> None:
+    """With no model set one is chosen, with a reason; another Kit's turn goes on meanwhile."""
+    kit = Kit(session="memory")
+    assert (kit.model, kit.model_reason, kit.model_info) == ("", "", None)
+    other = Kit(provider=ScriptedProvider("quick"), session="memory")
+
+    slow = asyncio.ensure_future(kit.prompt("x"))
+    await asyncio.sleep(0.02)
+    assert str(await other.prompt("y")) == "quick"
+    assert not slow.done()
+
+    assert str(await slow) == "one"
+    assert (kit.model, kit.model_reason) == ("local/tiny", "nothing else was found")
+    assert kit.model_info is not None
+    assert kit.model_info.context_window == 77
+    await kit.prompt("again")
+    assert len(opened) == 1
+    await kit.aclose()
+    assert opened[0].is_closed
+
+
+async def test_providers_are_kept_by_name_address_and_key(opened: list[Named]) -> None:
+    """A call's own address or key opens another one; the same again does not; a turn may name another model."""
+    kit = Kit("openai/a", session="memory")
+    await kit.prompt("1")
+    await kit.prompt("2", options=PromptOptions(model="openai/b"))
+    await kit.prompt("3", options=PromptOptions(base_url="http://localhost:1"))
+    await kit.prompt("4", options=PromptOptions(base_url="http://localhost:1"))
+    await kit.prompt("5", options=PromptOptions(model="anthropic/c"))
+
+    assert [p.name for p in opened] == ["openai", "openai", "anthropic"]
+    assert [str(r.model) for r in opened[0].requests] == ["openai/a", "openai/b"]
+    await kit.aclose()
+
+
+async def test_a_kit_like_this_one_borrows_and_does_not_close(opened: list[Named]) -> None:
+    """Found by reading: closing a sub-agent closed its parent's provider."""
+    kit = Kit("openai/a", session="memory", temperature=0.5)
+    await kit.prompt("1")
+    twin = kit.sibling(system="other")
+    await twin.prompt("2")
+    await twin.aclose()
+
+    assert not opened[0].is_closed
+    assert len(opened) == 1
+    assert opened[0].requests[1].temperature == 0.5
+    assert opened[0].requests[1].system.startswith("other")
+    await kit.prompt("3")
+
+
+async def test_a_child_has_its_personas_prompt_and_tools_only(make: Any) -> None:
+    """Found by reading: a task for a sub-agent of a session in memory was taken for a setting."""
+    kit, provider = make("parent", "child", tools=[area], session=None)
+    persona = SimpleNamespace(name="critic", system_prompt="Be strict.", tools=())
+    await kit.prompt("x")
+    for session in (None, "memory"):
+        child = kit.child(persona, task="judge it", session=None if session is None else kit._open_session("memory"))
+        provider.script("child")
+        await child.prompt("judge")
+        assert provider.last_request.system.startswith("Be strict.")
+        assert provider.last_request.tools == ()
+        assert child.settings.agent == "critic"
+    first = kit.child(persona, task="t")
+    assert (first.session.header["parent"], first.session.header["task"]) == (kit.session_id, "t")
+
+
+async def test_tools_come_and_go_between_turns(make: Any) -> None:
+    """Added and removed for the next turn; two of one name are refused."""
+    kit, provider = make("a", "b", "c")
+    kit.add_tool(area)
+    with pytest.raises(UsageError, match="two tools are named 'area'"):
+        kit.add_tool(area)
+    await kit.prompt("1")
+    kit.remove_tool("area")
+    kit.remove_tool("nothing")
+    await kit.prompt("2")
+
+    @tool
+    def other() -> str:
+        """Other."""
+        return "x"
+
+    assert [len(r.tools) for r in provider.requests] == [1, 0]
+    with pytest.raises(UsageError):
+        Kit(provider=ScriptedProvider(), session="memory", tools=[other, other])
+
+
+def test_a_guest_that_fails_while_the_kit_is_built_closes_those_before_it() -> None:
+    """Construction is all or nothing."""
+    closed: list[str] = []
+
+    def configure(c: Any) -> None:
+        c.on_close(lambda: closed.append("first"))
+        raise ValueError("cannot begin")
+
+    with pytest.raises((ExtensionError, ValueError), match="cannot begin"):
+        Kit(provider=ScriptedProvider(), session="memory", configure=configure)
+
+    assert closed == ["first"]
+
+
+async def test_what_can_be_seen(make: Any) -> None:
+    """Properties from any thread: session, history, usage, trifecta, pending questions, the approver."""
+    kit, _ = make("a", tools=[area])
+    await kit.prompt("x")
+
+    assert kit.history == kit.messages
+    assert kit.session_id == kit.session.id
+    assert kit.pending_approvals == ()
+    assert kit.trifecta is not None
+    assert kit.usage.tokens.total == 0
+    assert kit.describe([1, 2])
+    approver = kit.approver
+    kit.approver = approver
+    assert kit.approver is approver
+    kit.model = ""
+    assert kit.model == "scripted/default"
+    assert "tools, idle" in repr(kit)
+    with pytest.raises(UsageError):
+        kit.approve("nothing")
+    with pytest.raises(UsageError):
+        kit.deny("nothing")
+
+
+async def test_an_abort_of_nothing_is_over_at_once(make: Any) -> None:
+    """Idle: nothing to stop; both ways to wait for it return."""
+    kit, _ = make("a")
+    stopping = kit.abort()
+    assert isinstance(stopping, Stopping)
+    await asyncio.wait_for(asyncio.to_thread(stopping.wait, 5), 6)
+    await kit.abort()
+    assert str(await kit.prompt("x")) == "a"
+
+
+async def test_retries_of_a_provider_are_told(make: Any) -> None:
+    """Retry: attempt, limit, wait, and why."""
+    from kit_jupyter.provider import RetryNotice, retry_listener
+
+    class Retries(ScriptedProvider):
+        async def stream(self, request: Any) -> Any:
+            listener = retry_listener.get()
+            assert listener is not None
+            listener(RetryNotice(attempt=1, max_attempts=3, delay_seconds=0.5, error="busy", code="overloaded"))
+            async for delta in super().stream(request):
+                yield delta
+
+    kit, _ = make(provider=Retries("x"))
+    with record_events(kit) as log:
+        await kit.prompt("hi")
+
+    retry = log.of(ev.Retry)[0]
+    assert (retry.attempt, retry.max_attempts, retry.delay_seconds, retry.error) == (1, 3, 0.5, "busy")
+
+
+async def test_guests_may_emit_warn_and_fail_without_harm(make: Any) -> None:
+    """Domain events, warnings and failures of guests are events with their source."""
+    from kit_jupyter import Extension
+
+    class Guest(Extension):
+        def bind(self, ctx: Any) -> None:
+            self.ctx = ctx
+
+        def on_user_message(self, ctx: Any, content: str) -> str | None:
+            ctx.emit("tasks.changed", [1])
+            ctx.warn("careful")
+            raise ValueError("guest broke")
+
+    kit, _ = make("a", extensions=[Guest()])
+    with record_events(kit) as log:
+        assert str(await kit.prompt("x")) == "a"
+
+    assert (log.of(ev.Domain)[0].name, log.of(ev.Domain)[0].content) == ("tasks.changed", [1])
+    assert "careful" in log.of(ev.Warned)[0].message
+    assert "guest broke" in log.of(ev.ErrorEvent)[0].message
+
+
+async def test_a_closed_kit_turns_away_those_in_line(make: Any) -> None:
+    """Nobody waits for ever: prompts in line when the Kit closes are told."""
+    kit, provider = make([text("a"), delay(60)])
+    first = asyncio.ensure_future(kit.prompt("1"))
+    await until(lambda: provider.requests)
+    waits = [asyncio.ensure_future(kit.prompt("2", when_busy="queue")) for _ in range(2)]
+    await until(lambda: len(kit._claims.waiting) == 2)
+    await kit.aclose()
+
+    assert (await first).stop_reason == "aborted"
+    for outcome in await asyncio.gather(*waits, return_exceptions=True):
+        assert isinstance(outcome, UsageError)
+
+
+async def test_a_queued_prompt_with_bad_options_passes_the_move_on(make: Any) -> None:
+    """One that fails before its turn begins does not block those behind it."""
+    kit, provider = make([text("a"), delay(0.05)], "last")
+    first = asyncio.ensure_future(kit.prompt("1"))
+    await until(lambda: provider.requests)
+    bad = asyncio.ensure_future(kit.prompt("2", when_busy="queue", options=PromptOptions(tools=("nope",))))
+    good = asyncio.ensure_future(kit.prompt("3", when_busy="queue"))
+
+    await first
+    with pytest.raises(UsageError, match="nope"):
+        await bad
+    assert str(await good) == "last"
+    assert texts(provider.last_request)[-1] == ("user", "3")
+
+
+def test_a_shelf_says_the_name_as_far_as_it_is_known() -> None:
+    """Setting, given provider, choice, nothing."""
+    assert Shelf(None).name_of("") == ""
+    assert Shelf(None).name_of("a/b") == "a/b"
+    assert Shelf(ScriptedProvider()).name_of("big") == "scripted/big"
+    assert tool_call("x").kind == "call"
+
+
+def test_a_whole_file_is_read_typed_as_it_is_read_on_touch(tmp_path: Any) -> None:
+    """Both ways to read a line give the same entries, unknown ones and fields of tomorrow included."""
+    import json
+
+    from kit_jupyter import Session
+
+    kit = Kit(
+        provider=ScriptedProvider([text("t"), tool_call("area", width=1, height=1)], "x", "S"),
+        session=Session.create(tmp_path),
+        tools=[area],
+        permissions="auto",
+    )
+    kit.prompt_sync("hi")
+    kit.name = "n"
+    kit.close()
+    path = kit.session.path
+    assert path is not None
+    lines = path.read_text().splitlines()
+    odd = {**json.loads(lines[1]), "id": "odd", "mood": "good"}
+    path.write_text("\n".join([*lines, json.dumps(odd), json.dumps({"type": "new", "id": "n1"})]) + "\n")
+
+    typed, touched = Session.open(path).load_typed(), Session.open(path).entries
+
+    assert [(e.type, e.id, e.parent, e.time, e.message) for e in typed] == [
+        (e.type, e.id, e.parent, e.time, e.message) for e in touched
+    ]
+    assert typed[-2].body["mood"] == "good"
+    assert len(Session.open(path).load_typed()) == len(typed)
