@@ -158,9 +158,6 @@ class KitPath(KitParts):
         engine.call(self._claims.stop, turn_id, told)
         return Stopping(told)
 
-    def _abort_here(self, turn_id: str | None = None) -> None:
-        self._claims.stop(turn_id)
-
     # ------------------------------------------------------------ compaction
 
     async def _compact_in_turn(self, reason: str, *, turn: Turn) -> bool:
