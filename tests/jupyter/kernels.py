@@ -167,6 +167,12 @@ class Kernel:
         self.pump(lambda: bool(self._views(msg_id)))
         return self._views(msg_id)[0]
 
+    def tool_runs(self, msg_id: str) -> bool:
+        """True once the cell's view has shown a tool that runs."""
+        frames = Said({}, self.mine(msg_id), 0).frames
+        items = [m["item"] for frame in frames for m in frame["m"] if m["kind"] == "commit"]
+        return any(item.get("kind") == "tool" and item.get("status") == "running" for item in items)
+
     def _views(self, msg_id: str) -> list[str]:
         return [
             m["content"]["comm_id"]

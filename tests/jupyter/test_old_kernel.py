@@ -66,7 +66,7 @@ def test_stop_and_steer_by_the_control_channel(old: Kernel) -> None:
     old.ok("def nap() -> str:\n    'Nap.'\n    import time\n    time.sleep(30)\n    return 'x'")
     old.script("[tool_call('nap')]", more=", tools=[nap], permissions='auto'")
     msg = old.send("%%kit\ngo", cell_id="s")
-    old.pump(lambda: "running" in str([m for m in old.mine(msg) if m["msg_type"] == "comm_msg"]))
+    old.pump(lambda: old.tool_runs(msg))
 
     begin = time.monotonic()
     assert old.control({"op": "steer", "text": "be brief"})["status"] == "ok"

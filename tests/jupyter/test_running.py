@@ -76,7 +76,7 @@ def test_stop_breaks_a_tools_code(nb: Kernel, body: str) -> None:
     nb.ok(f"{head} slow() -> str:\n    'Slow.'\n    {body}\n    return 'never'")
     nb.script("[tool_call('slow')]", "[text('after')]", more=", tools=[slow], permissions='auto'")
     msg = nb.send("%%kit\nrun it", cell_id="t1")
-    nb.pump(lambda: "running" in str([f for f in nb.mine(msg) if f["msg_type"] == "comm_msg"]))
+    nb.pump(lambda: nb.tool_runs(msg))
 
     begin = time.monotonic()
     reply = nb.control({"op": "stop"})
@@ -94,7 +94,7 @@ def test_interrupt_breaks_a_tools_code(nb: Kernel) -> None:
     nb.ok("def nap() -> str:\n    'Nap.'\n    import time\n    time.sleep(30)\n    return 'x'")
     nb.script("[tool_call('nap')]", "[text('after')]", more=", tools=[nap], permissions='auto'")
     msg = nb.send("%%kit\nrun it", cell_id="t3")
-    nb.pump(lambda: "running" in str([f for f in nb.mine(msg) if f["msg_type"] == "comm_msg"]))
+    nb.pump(lambda: nb.tool_runs(msg))
 
     begin = time.monotonic()
     nb.manager.interrupt_kernel()
@@ -110,7 +110,7 @@ def test_steer_from_the_view_reaches_the_running_turn(nb: Kernel) -> None:
     nb.ok("def step() -> str:\n    'Step.'\n    import time\n    time.sleep(0.5)\n    return 'stepped'")
     nb.script("[tool_call('step')]", "[text('steered')]", more=", tools=[step], permissions='auto'")
     msg = nb.send("%%kit\ngo", cell_id="st1")
-    nb.pump(lambda: "running" in str([f for f in nb.mine(msg) if f["msg_type"] == "comm_msg"]))
+    nb.pump(lambda: nb.tool_runs(msg))
 
     assert nb.control({"op": "steer", "text": "be brief"})["status"] == "ok"
     said = nb.wait(msg)
@@ -127,7 +127,7 @@ def test_kit_steer_in_another_cell_while_a_turn_runs(nb: Kernel) -> None:
     nb.ok("def step() -> str:\n    'Step.'\n    import time\n    time.sleep(1.0)\n    return 'stepped'")
     nb.script("[tool_call('step')]", "[text('steered')]", more=", tools=[step], permissions='auto'")
     msg = nb.send("%%kit\ngo", cell_id="st2")
-    nb.pump(lambda: "running" in str([f for f in nb.mine(msg) if f["msg_type"] == "comm_msg"]))
+    nb.pump(lambda: nb.tool_runs(msg))
 
     lane = nb.send("%kit_steer shorter please", cell_id="st3")
     nb.pump(lambda: nb.is_idle(lane), timeout=5)
@@ -221,7 +221,8 @@ def test_background_output_stays_in_its_cell(nb: Kernel) -> None:
     """U94, point 4: `-b` returns at once; answer, prints and the bundle land in the cell that began it."""
     nb.ok("def note() -> str:\n    'Note.'\n    print('printed by the tool')\n    return 'noted'")
     nb.script(
-        "[delay(0.3), tool_call('note')]", "[delay(0.3), text('answer of the first cell')]",
+        "[delay(0.3), tool_call('note')]",
+        "[delay(0.3), text('answer of the first cell')]",
         more=", tools=[note], permissions='auto'",
     )
     first = nb.send("%%kit -b\ngo", cell_id="bg")
