@@ -201,13 +201,18 @@ class RuleStore:
         self._folder = folder
         self._lock = threading.Lock()
         self._seen: tuple[float, tuple[Rule, ...]] = (-1.0, ())
+        self._path: tuple[str | None, Path] | None = None
 
     @property
     def path(self) -> Path:
         """The file."""
-        folder = self._folder or config_dir() / "permissions"
-        name = re.sub(r"[^A-Za-z0-9_-]+", "-", self.project.name)[:40] or "root"
-        return folder / f"{name}-{hashlib.sha256(str(self.project).encode()).hexdigest()[:12]}.json"
+        moved_to = os.environ.get("KIT_CONFIG_DIR")
+        if self._path is None or self._path[0] != moved_to:  # asked for at each tool call
+            folder = self._folder or config_dir() / "permissions"
+            name = re.sub(r"[^A-Za-z0-9_-]+", "-", self.project.name)[:40] or "root"
+            digest = hashlib.sha256(str(self.project).encode()).hexdigest()[:12]
+            self._path = (moved_to, folder / f"{name}-{digest}.json")
+        return self._path[1]
 
     @property
     def rules(self) -> tuple[Rule, ...]:

@@ -35,6 +35,7 @@ class SessionFile:
         self._owner = 0
         self._torn = False
         self._size = 0  # nobody else writes while we do
+        self._synced = -1  # as much of it is on the disk for sure
 
     @property
     def lock_path(self) -> Path:
@@ -232,9 +233,11 @@ class SessionFile:
 
     def sync(self) -> None:
         """Wait until the disk has it."""
-        if self._fd is not None and self._owner == os.getpid():
+        if self._fd is not None and self._owner == os.getpid() and self._size != self._synced:
+            size = self._size
             try:
                 os.fsync(self._fd)
+                self._synced = size
             except OSError as exc:
                 raise SessionError(f"cannot sync {self.path}: {exc.strerror or exc}", path=self.path) from exc
 
