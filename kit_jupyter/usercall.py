@@ -146,11 +146,19 @@ class UserCall:
                 with self._lock:
                     self._state = then
                     self._pending = False
-                    if not self._on_main:
-                        ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(self._thread), None)
                 break
             except KeyboardInterrupt:
                 continue
+        if self._sent_async:
+            # Nothing more is sent from here on; what is still on its way arrives in this loop. It is not taken
+            # back with a NULL: that leaves the interpreter's flag set for ever, and CPython 3.11 then hangs in
+            # the next call of a traced thread (coverage, a debugger).
+            self._sent_async = False
+            try:
+                for _ in range(100):
+                    pass
+            except KeyboardInterrupt:
+                pass
         _leave(self)
 
     def _close(self, done: Done) -> Done:
