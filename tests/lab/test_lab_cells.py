@@ -265,3 +265,42 @@ def test_a_hundred_random_edits_and_undos(open_page: Callable[..., Any]) -> None
     assert [cell["id"] for cell in saved.cells] == order
     assert all(cell["source"].strip() for cell in saved.cells)
     assert json.dumps(saved.metadata)
+
+
+def test_an_inserted_cell_is_seen_at_once(open_page: Callable[..., Any]) -> None:
+    """U71: it is on the page well within a second of the call, without a reload; the bound is for busy machines."""
+    p = open_page("seen.ipynb", ["a = 1"]).attached()
+    p.page.evaluate(
+        """() => { window.seen = new Promise(ok => new MutationObserver((_, me) => {
+             if (document.querySelectorAll('.jp-CodeCell').length > 1) { me.disconnect(); ok(Date.now()); }
+           }).observe(document.body, {childList: true, subtree: true})); }"""
+    )
+
+    began = float(p.execute("import time; print(time.time()); done = call('insert_cell', source='b = 2')"))
+    seen = p.page.evaluate("window.seen") / 1000
+
+    print(f"seen after {1000 * (seen - began):.0f} ms")
+    assert seen - began < 5
+
+
+def test_a_killed_kernel_leaves_the_notebook_whole(open_page: Callable[..., Any]) -> None:
+    """U104: kill -9 in the middle of a turn that edits: what was there is there, valid, with every cell."""
+    p = open_page("killed.ipynb", ["%%kit\ngo on", "a = 1", "# mine"]).attached()
+    first = p.ids()[1]
+    p.execute(
+        "import os\n@tool\ndef die() -> str:\n    'End.'\n    os.kill(os.getpid(), 9)\nkit.add_tool(die)\n"
+        "from kit_jupyter.permissions import RulePolicy\nkit.policy = RulePolicy('auto')\n"
+        f"script.script([tool_call('edit_cell', id={first!r}, new='a = 2')], [tool_call('die')])"
+    )
+
+    p.run_cell(0, wait=False)
+    p.wait("shared.cells[1].source === 'a = 2'")
+    p.wait(
+        "['autorestarting', 'restarting', 'starting', 'idle', 'unknown'].includes("
+        "panel.sessionContext.session.kernel.status) && !panel.sessionContext.isRestarting"
+    )
+    p.js("await panel.context.save();")
+
+    saved = nbformat.reads((p.server.folder / "work" / p.path).read_text(), as_version=4)
+    nbformat.validate(saved)
+    assert [cell["source"] for cell in saved.cells] == ["%%kit\ngo on", "a = 2", "# mine"]
