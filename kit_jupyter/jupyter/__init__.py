@@ -65,8 +65,7 @@ def load(ip: Any, make_kit: Callable[..., Any] | None = None) -> Notebook:
         ip.display_formatter.ipython_display_formatter.for_type(TurnResult, magics.show_result)
     install_completion(ip, magics)
     serve_side_panel(notebook)
-    if notebook.config not in ip.configurables:
-        ip.configurables.append(notebook.config)  # so that %config KitNotebook shows it
+    ip.configurables += [notebook.config, notebook.settings]  # so that %config shows them
     setattr(ip, _ATTRIBUTE, notebook)
     notebook.terminal = terminal_of(ip, notebook.lab.keymap)
     notebook.lab.announce()
@@ -100,8 +99,9 @@ def _unload_notebook(ip: Any, notebook: Notebook) -> None:
     remove_completion(ip)
     if ip.display_formatter is not None:
         ip.display_formatter.ipython_display_formatter.pop(TurnResult, None)
-    if notebook.config in ip.configurables:
-        ip.configurables.remove(notebook.config)
+    for configurable in (notebook.config, notebook.settings):
+        if configurable in ip.configurables:
+            ip.configurables.remove(configurable)
     mine = ip.user_ns.get("kit")
     if any(mine is kit for kit in notebook.kits.values()):
         del ip.user_ns["kit"]

@@ -1,9 +1,10 @@
 """Configuration of kit in a notebook, and what an administrator may lock.
 
-``c.KitNotebook…`` and ``c.Kit…`` in ``ipython_config.py`` or ``ipython_kernel_config.py``; ``%config
-KitNotebook`` shows and sets what a user may set. A file ``jupyter_kit_config.json`` (or ``.py``) in a Jupyter
-configuration folder of the *system* or the *environment* sets the same traits for everyone, and
-its ``locked`` part holds against users: see `Locks`.
+``c.Kit…`` (sessions) and ``c.KitNotebook…`` (cells) in ``ipython_config.py`` or
+``ipython_kernel_config.py``; ``%config Kit`` and ``%config KitNotebook`` show and set what a user may
+set. A file ``jupyter_kit_config.json`` in a Jupyter configuration folder of the *system* or the
+*environment* sets the same traits for everyone, and its ``locked`` part holds against users: see
+`Locks`.
 """
 
 from __future__ import annotations
@@ -20,8 +21,9 @@ import traitlets
 from traitlets.config import Configurable
 
 from kit_jupyter.errors import UsageError
+from kit_jupyter.settings import Settings
 
-__all__ = ["KitNotebook", "Locks", "admin_locks"]
+__all__ = ["Kit", "KitNotebook", "Locks", "admin_locks"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,8 +106,27 @@ def admin_defaults() -> dict[str, Any]:
     return out
 
 
+class Kit(Settings):
+    """Settings of this kernel's sessions: ``c.Kit.model = …`` in a configuration, ``%config Kit.model = …`` later.
+
+    A change reaches the session that cells talk to, and every later one.
+    """
+
+    def __init__(self, **arguments: Any) -> None:
+        super().__init__(**arguments)
+        given = self.config.get("Kit", {})
+        for name, value in admin_defaults().get("Kit", {}).items():
+            if name not in given and self.has_trait(name):
+                setattr(self, name, value)
+
+    def for_session(self) -> dict[str, Any]:
+        """What differs from the defaults: arguments for a new Kit."""
+        names = self.trait_names(config=True)
+        return {name: getattr(self, name) for name in names if getattr(self, name) != self.traits()[name].default()}
+
+
 class KitNotebook(Configurable):
-    """Kit in a notebook; the Kit itself is configured by ``c.Settings``."""
+    """Kit in a notebook; the sessions themselves are configured by ``c.Kit``."""
 
     ui = traitlets.Enum(
         ("auto", "widget", "updates", "static", "plain"),
@@ -116,10 +137,6 @@ class KitNotebook(Configurable):
         "none", help="Cells sent with each prompt: none, above, all, or ids and numbers such as 3-7."
     ).tag(config=True)
     rich = traitlets.Bool(True, help="Draw Markdown in a terminal with rich, where it is installed.").tag(config=True)
-    model = traitlets.Unicode("", help="Model of new sessions as provider/id.").tag(config=True)
-    permissions = traitlets.Any(None, allow_none=True, help="Permissions of new sessions: read-only, ask or auto.").tag(
-        config=True
-    )
     tools = traitlets.List(
         traitlets.Unicode(),
         None,
@@ -127,7 +144,7 @@ class KitNotebook(Configurable):
         help="Built-in tools of notebook sessions by name; None for all, [] for none.",
     ).tag(config=True)
     session = traitlets.Unicode(
-        "new", help="What %load_ext begins with: new, memory, or last (go on with this notebook's last session)."
+        "new", help="What cells begin with: new, memory, or last (go on with this project's last session)."
     ).tag(config=True)
 
     keymap = traitlets.Dict(
@@ -140,15 +157,6 @@ class KitNotebook(Configurable):
         for name, value in admin_defaults().get("KitNotebook", {}).items():
             if name not in given and self.has_trait(name):
                 setattr(self, name, value)
-
-    def kit_settings(self) -> dict[str, Any]:
-        """Arguments for a new Kit."""
-        out: dict[str, Any] = {}
-        if self.model:
-            out["model"] = self.model
-        if self.permissions is not None:
-            out["permissions"] = self.permissions
-        return out
 
     def notebook_tools(self, ip: Any) -> tuple[Any, ...]:
         """The built-in tools of a new session, without those that are locked."""

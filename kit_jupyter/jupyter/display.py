@@ -71,7 +71,13 @@ def choose(ip: Any, wish: str = "auto") -> str:
 
 
 def make(
-    mode: str, ip: Any, verbs: Callable[[Any, dict[str, Any]], None], *, watch: bool, parent: Parent
+    mode: str,
+    ip: Any,
+    verbs: Callable[[Any, dict[str, Any]], None],
+    *,
+    watch: bool,
+    parent: Parent,
+    rich: bool = True,
 ) -> CellDisplay:
     """The display of that mode.
 
@@ -81,12 +87,14 @@ def make(
         Takes what a browser says.
     watch : bool
         Comm messages are served while the turn runs, so a browser that stays silent has no widgets.
+    rich : bool
+        In a terminal, draw Markdown where `rich` is installed.
     """
     match mode:
         case "static":
             return StaticDisplay()
         case "plain":
-            return TextDisplay(rich=not is_kernel(ip))
+            return TextDisplay(rich=rich and not is_kernel(ip))
         case "updates":
             return UpdatesDisplay(ip, parent)
     return WidgetDisplay(ip, verbs, watch=watch, parent=parent)

@@ -322,6 +322,10 @@ class Lab:
         args = {"message": f"kit: {text}", "type": kind, "options": {"autoClose": 6000}}
         self._send_all({"kind": "command", "command": "apputils:notify", "args": args})
 
+    def command(self, name: str, **args: Any) -> None:
+        """Ask the pages to run one of their commands, by id. Any thread."""
+        self._send_all({"kind": "command", "command": name, "args": args})
+
     # -- keys
 
     def adopt(self, kit: Kit) -> None:

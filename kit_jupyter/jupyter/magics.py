@@ -664,14 +664,19 @@ class KitMagics(Magics):
         print(keys(self.nb))
 
     @magic_arguments()
-    @argument("--new-view", action="store_true", default=False, help="a view of its own in Lab")
+    @argument("--side", action="store_true", default=False, help="at the side of Lab, by its extension")
     @line_magic
     @_plain_errors
     def kit_panel(self, line: str) -> None:
-        """Open the chat panel in this cell; the Lab extension shows the same at the side."""
-        opt.read(KitMagics.kit_panel, line, text=False)
+        """Open the chat panel in this cell; Lab's "Create New View for Output" puts it beside the notebook."""
+        asked, _ = opt.read(KitMagics.kit_panel, line, text=False)
         from kit_jupyter.jupyter.panel import open_panel
 
+        if asked.side and self.nb.lab is not None and self.nb.lab.is_attached:
+            self.nb.lab.command("kit:focus-panel")
+            return
+        if asked.side:
+            print("no page of the Lab extension shows this notebook; the panel is here instead")
         open_panel(self.nb)
 
     @magic_arguments()

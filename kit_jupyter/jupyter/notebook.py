@@ -23,7 +23,7 @@ from typing import Any
 
 from kit_jupyter import events as ev
 from kit_jupyter.errors import KitError, UsageError
-from kit_jupyter.jupyter import display
+from kit_jupyter.jupyter import config, display
 from kit_jupyter.jupyter.approvals import ask_by_stdin
 from kit_jupyter.jupyter.cells import CellFinder
 from kit_jupyter.jupyter.config import KitNotebook
@@ -101,6 +101,8 @@ class Notebook:
         self.hooks = early.hooks
         self.record = early.record
         self.config = KitNotebook(parent=ip)
+        self.settings = config.Kit(parent=ip)
+        self.settings.observe(self._setting_changed)
         self.finder = CellFinder()
         self.runs: dict[str, Run] = {}
         self.kits: dict[str, Kit] = {}
@@ -137,7 +139,9 @@ class Notebook:
 
     def make(self, session: Any = None) -> Kit:
         """A new Kit with this shell's configuration."""
-        settings = self.config.kit_settings()
+        settings: dict[str, Any] = self.settings.for_session()
+        if session is None:
+            session = self._first_session()
         if self.lab is not None:
             settings["extensions"] = (*settings.get("extensions", ()), self.lab.guest())
         settings["tools"] = (*settings.get("tools", ()), *self.config.notebook_tools(self.ip))
@@ -147,6 +151,22 @@ class Notebook:
             kit = Kit(session=session, config=self.ip.config, **settings)
         self.config.check_kit(kit)
         return kit
+
+    def _first_session(self) -> Any:
+        match self.config.session:
+            case "memory":
+                return "memory"
+            case "last":
+                from kit_jupyter.session import Session
+
+                taken = {kit.session.id for kit in self.kits.values()}
+                return next((info.id for info in Session.listing() if info.id not in taken), None)
+        return None
+
+    def _setting_changed(self, change: Any) -> None:
+        mine, name = self.ip.user_ns.get("kit"), change["name"]
+        if type(mine) is not Later and isinstance(mine, Kit) and name in mine.settings.trait_names(config=True):
+            mine.settings.update({name: change["new"]})
 
     def use(self, kit: Kit, name: str) -> None:
         """Make `kit` the session that cells talk to."""
@@ -218,6 +238,7 @@ class Notebook:
             self.on_message,
             watch=not background and is_kernel(self.ip) and probes(self.ip)["concurrent_comms"],
             parent=parent,
+            rich=self.config.rich,
         )
         run = Run(kit, handle, model, desk, parent, shown, text=text, background=background)
         self.runs[handle.turn_id] = run

@@ -64,16 +64,21 @@ def test_a_broken_lock_fails_closed(tmp_path: Path) -> None:
 
 
 def test_settings_from_ipython_config(tmp_path: Path) -> None:
-    """Point 10: `c.Settings` and `c.KitNotebook` in a kernel's configuration."""
+    """Point 10: `c.Kit` and `c.KitNotebook` in a kernel's configuration; `%config Kit` at run time."""
     profile = tmp_path / "ipython" / "profile_default"
     profile.mkdir(parents=True)
     (profile / "ipython_kernel_config.py").write_text(
-        "c = get_config()\nc.KitNotebook.ui = 'static'\nc.Settings.max_steps = 7\n"
+        "c = get_config()\nc.KitNotebook.ui = 'static'\nc.Kit.max_steps = 7\nc.KitNotebook.session = 'memory'\n"
         "c.IPKernelApp.extensions = ['kit_jupyter']\n"
     )
     env = {"IPYTHONDIR": str(tmp_path / "ipython"), "XDG_DATA_HOME": str(tmp_path), "KIT_UI": ""}
     with kernel(env, setup="") as it:
         assert it.value("kit.settings.max_steps") == 7
+        assert it.value("kit.session.path") is None
+        it.ok("%config Kit.max_steps = 9")
+        assert it.value("kit.settings.max_steps") == 9
+        assert "max_steps" in it.ok("%config Kit").stream
+        assert it.run("%config Kit.max_steps = 0").reply["status"] == "error" or it.value("kit.settings.max_steps") == 9
         it.ok("from kit_jupyter import Kit\nfrom kit_jupyter.testing import *")
         it.script('[text("static")]')
         said = it.ok("%%kit\nhi")
