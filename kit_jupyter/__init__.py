@@ -97,7 +97,8 @@ __all__ = [
 
 _HOME = {
     "errors": (
-        "AuthFailed BadArguments ConnectionFailed ContextOverflow Denied ExtensionError KitError Overloaded ProviderError "
+        "AuthFailed BadArguments ConnectionFailed ContextOverflow "
+        "Denied ExtensionError KitError Overloaded ProviderError "
         "RateLimited Rejected ReplayMiss SessionError ToolError ToolTimeout UnknownTool UsageError WireError"
     ),
     "extension": "Extension ExtensionProtocol",
