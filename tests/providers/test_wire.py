@@ -905,3 +905,56 @@ async def test_usage_after_the_stop_is_counted(provider: Make) -> None:
         built = await read(provider(server.url).stream(ask()))
 
     assert (built.tokens.input, built.tokens.output) == (3, 2)
+
+
+def test_a_chunk_costs_few_python_calls(library: str) -> None:
+    """Counted twin of the budget: at most 50 calls a chunk with the stock client, and no more for a longer answer."""
+    import sys
+    import threading
+
+    from kit_jupyter.providers.codec import Endpoint
+    from kit_jupyter.providers.openai_chat import OpenAIChatCodec
+
+    ready, done, url = threading.Event(), threading.Event(), ""
+
+    async def by_length(request: Received, out: Out) -> None:
+        count = int(request.json["messages"][-1]["content"])
+        await stream(*(said("word") for _ in range(count)), STOP, DONE)(request, out)
+
+    async def serve() -> None:
+        nonlocal url
+        async with Loopback(by_length) as server:
+            url = server.url
+            ready.set()
+            while not done.is_set():  # noqa: ASYNC110 (a flag of another thread)
+                await asyncio.sleep(0.01)
+
+    thread = threading.Thread(target=lambda: asyncio.run(serve()))  # so that the server's calls are not counted
+    thread.start()
+    ready.wait(5)
+
+    async def count(chunks: int) -> int:
+        made = WireProvider(OpenAIChatCodec(), Endpoint(name="demo", base_url=url), network=Network(library=library))
+        await read(made.stream(ask("1")))
+        calls = 0
+
+        def see(frame: Any, event: str, argument: Any) -> None:
+            nonlocal calls
+            calls += event == "call"
+
+        sys.setprofile(see)
+        try:
+            await read(made.stream(ask(str(chunks))))
+        finally:
+            sys.setprofile(None)
+        await made.close()
+        return calls
+
+    try:
+        few, some, many = (asyncio.run(count(chunks)) for chunks in (100, 600, 1100))
+    finally:
+        done.set()
+        thread.join(5)
+
+    assert (some - few) / 500 <= 50
+    assert (many - some) / 500 <= 50
