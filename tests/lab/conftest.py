@@ -93,10 +93,10 @@ class Server:
         self.process = subprocess.Popen(
             command, env=environment, stdin=subprocess.DEVNULL, stdout=self.log, stderr=self.log, cwd=folder
         )
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + 120
         while True:
             try:
-                with urllib.request.urlopen(f"{self.url}/api/status", timeout=2):
+                with urllib.request.urlopen(f"{self.url}/api/status", timeout=20):
                     return
             except OSError:
                 if self.process.poll() is not None or time.monotonic() > deadline:
@@ -170,7 +170,7 @@ class Page:
                  return w && w.context.isReady && w.sessionContext && w.sessionContext.session
                      && w.sessionContext.session.kernel && w.sessionContext.session.kernel.status === 'idle'; }""",
             arg=self.path,
-            timeout=60_000,
+            timeout=120_000,
         )
         return self
 
@@ -212,7 +212,7 @@ class Page:
         """Ids of the cells."""
         return list(self.js("return shared.cells.map(c => c.id);"))
 
-    def wait(self, expression: str, argument: Any = None, *, timeout: float = 20_000) -> None:
+    def wait(self, expression: str, argument: Any = None, *, timeout: float = 60_000) -> None:
         """Wait until a JavaScript expression over ``panel``, ``app``, ``shared`` and ``arg`` holds."""
         prefix = """const app = window.jupyterapp;
           const panel = [...app.shell.widgets('main')].find(w => w.context && w.context.path === path);
@@ -225,7 +225,7 @@ class Page:
         """Load kit with the scripted model, and wait until kernel and page know each other."""
         said = self.execute(SETUP)
         assert "ready" in said, said
-        for _ in range(100):
+        for _ in range(400):
             if self.execute("print(any(page.comm for page in nb.lab.pages.values()))").strip() == "True":
                 return self
             self.page.wait_for_timeout(50)
@@ -262,7 +262,7 @@ def open_page(server: Server, browser: Any) -> Iterator[Callable[..., Page]]:
     def make(name: str, sources: list[str] | None, kind: str = "lab") -> Page:
         path = server.notebook(name, sources) if sources is not None else name
         context = browser.new_context(viewport={"width": 1280, "height": 800})
-        context.set_default_timeout(20_000)
+        context.set_default_timeout(60_000)
         contexts.append(context)
         return Page(server, context.new_page(), kind, path).open()
 

@@ -96,10 +96,10 @@ def test_a_kernel_without_kit_is_told_from_one_with_it(open_page: Callable[..., 
     button.wait_for()
 
     p.command("kit:stop-turn")
-    p.page.locator(".Toastify__toast, .jp-toast", has_text="did not answer").first.wait_for(timeout=10_000)
+    p.page.locator(".Toastify__toast, .jp-toast", has_text="did not answer").first.wait_for(timeout=60_000)
     button.click()
 
-    composer(p).wait_for(timeout=30_000)
+    composer(p).wait_for(timeout=60_000)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -115,7 +115,7 @@ def test_stop_works_while_user_code_holds_the_main_thread(open_page: Callable[..
     p.page.locator(".kit-tool", has_text="running").first.wait_for()
 
     p.command("kit:stop-turn")
-    p.wait("panel.sessionContext.session.kernel.status === 'idle'", timeout=10_000)
+    p.wait("panel.sessionContext.session.kernel.status === 'idle'", timeout=60_000)
 
     assert p.execute("print(kit.is_running)").strip() == "False"
 
@@ -152,7 +152,7 @@ def test_commands_have_their_places(open_page: Callable[..., Any]) -> None:
     p.js("await app.restored; await new Promise(ok => setTimeout(ok, 1500));")  # the layout is saved a moment later
     p.page.goto(f"{p.server.url}/lab")
     p.page.wait_for_function("window.jupyterapp && document.querySelector('#kit-panel')")
-    composer(p).wait_for(timeout=30_000)
+    composer(p).wait_for(timeout=60_000)
 
 
 @pytest.mark.parametrize("kind", KINDS)
