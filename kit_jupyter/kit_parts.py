@@ -337,6 +337,26 @@ class KitParts:
         parts: tuple[Part, ...] = describe(obj, name, **options)
         return parts
 
+    @staticmethod
+    def login(provider: str | None = None, *, where: str | None = None) -> None:
+        """Ask for a provider's key without showing it, and keep it, in the keyring or in a file of yours only.
+
+        Parameters
+        ----------
+        provider : str or None
+            As before the slash in ``provider/model``; None asks for it first.
+        where : {"keyring", "file"} or None
+            None takes the keyring when it is there.
+
+        Raises
+        ------
+        UsageError
+            An unknown provider, or an empty key.
+        """
+        from kit_jupyter.providers import registry
+
+        print(registry.login(provider, where=where))
+
     # ------------------------------------------------------------ Kits like this one
 
     def _provider_for(self, options: TurnOptions) -> tuple[Provider, ModelRef]:
