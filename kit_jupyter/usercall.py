@@ -195,7 +195,12 @@ class UserCall:
         except asyncio.CancelledError:
             # Stopped by us, gently and then firmly; only a call still in the queue, or one that
             # will not end, is left to the queue's own cancel.
-            if not await self.stop() or not self._began:
+            ended = await self.stop()
+            if not self._began:
+                # If it is just being taken up, it returns at once; the queue's cancel would send a signal that
+                # comes too late for it and hits whatever runs next.
+                await _settled(there, 0.5)
+            if not ended or not self._began:
                 there.cancel()
             await asyncio.wait([there])
             raise
@@ -251,7 +256,7 @@ class UserCall:
                 )
 
 
-async def _settled(ended: asyncio.Future[None], seconds: float) -> None:
+async def _settled(ended: asyncio.Future[Any], seconds: float) -> None:
     """Wait for the end or the time; a cancel that comes twice changes nothing, our caller has it already."""
     until = time.monotonic() + seconds
     while not ended.done() and (left := until - time.monotonic()) > 0:
