@@ -13,6 +13,7 @@ import json
 import re
 from argparse import Namespace
 from collections.abc import Callable
+from dataclasses import replace
 from functools import wraps
 from typing import Any, TypeVar, cast
 
@@ -21,6 +22,7 @@ from IPython.core import magic_arguments as _arguments
 from IPython.core.magic import Magics
 
 from kit_jupyter.errors import KitError, UsageError
+from kit_jupyter.house import Rewritten
 from kit_jupyter.jupyter import options as opt
 from kit_jupyter.jupyter.approvals import find_question
 from kit_jupyter.jupyter.context import Attached, Attachments, Marks, error_text, notebook_text, select_cells
@@ -61,6 +63,11 @@ def _plain_errors(fn: F) -> F:
     return cast(F, magic)
 
 
+def _message_id(shell: Any) -> str:
+    """Which execution this is; empty in a terminal."""
+    return str((current_parent(shell).get("header") or {}).get("msg_id", ""))
+
+
 @_magic.magics_class
 class KitMagics(Magics):
     """Magics of one shell."""
@@ -70,7 +77,7 @@ class KitMagics(Magics):
     def __init__(self, shell: Any, notebook: Notebook) -> None:
         super().__init__(shell)
         self.nb = notebook
-        self._quiet: set[str] = set()
+        self._quiet: dict[str, str] = {}
 
     # ------------------------------------------------------------ running a turn
 
@@ -104,6 +111,7 @@ class KitMagics(Magics):
         except (KitError, KeyboardInterrupt) as exc:
             self._failed(exc, asked)
             return None
+        self._quiet[result.turn_id] = _message_id(self.shell)
         return self._deliver(result, asked)
 
     def _failed(self, error: BaseException, asked: Namespace) -> None:
@@ -117,7 +125,6 @@ class KitMagics(Magics):
         raise shortened(error, hint) from error.__cause__
 
     def _deliver(self, result: TurnResult, asked: Namespace) -> TurnResult:
-        self._quiet.add(result.turn_id)
         value: Any = result
         if asked.form == "text":
             value = result.text
@@ -132,8 +139,7 @@ class KitMagics(Magics):
 
     def show_result(self, result: TurnResult) -> None:
         """Display of a `TurnResult`: nothing right after its own cell has shown it."""
-        if result.turn_id in self._quiet:
-            self._quiet.discard(result.turn_id)
+        if self._quiet.pop(result.turn_id, None) == _message_id(self.shell):
             return
         publish({"text/markdown": result._repr_markdown_(), "text/plain": str(result)}, {})
 
@@ -181,7 +187,12 @@ class KitMagics(Magics):
         if not text.strip():
             raise UsageError("the prompt is empty; write what you want below %%kit, or after %kit")
         kit = self.nb.kit(asked.session)
-        attachments = self.attachments(kit, text, asked.context or self.nb.config.context)
+        heard = self.nb.heard(kit, text, "magic" if cell is None else "cell")
+        if heard is None:
+            return None
+        attachments = self.attachments(kit, heard, asked.context or self.nb.config.context)
+        if isinstance(heard, Rewritten):
+            attachments = replace(attachments, text=Rewritten(attachments.text, heard.original))
         if attachments.warning:
             print(attachments.warning)
         return self._begin(asked, text, kit=kit, attachments=attachments, options=self._options(asked))
@@ -641,7 +652,9 @@ class KitMagics(Magics):
     def kit_trifecta(self, line: str) -> None:
         """What this session could leak: private data, untrusted text and a way out."""
         opt.read(KitMagics.kit_trifecta, line, text=False)
-        print(self.nb.kit().trifecta)
+        from IPython.display import display
+
+        display(self.nb.kit().trifecta)
 
     @magic_arguments()
     @line_magic

@@ -198,6 +198,16 @@ class Notebook:
 
     # -- a cell's turn
 
+    @staticmethod
+    def heard(kit: Kit, text: str, source: str) -> str | None:
+        """What guests that look at input make of a text; None when one of them has dealt with it.
+
+        Without such a guest the text itself, at no cost.
+        """
+        if text.strip() != "/clear" and not kit.host.has_input_hooks:
+            return text
+        return kit.apply_input_sync(text, source)
+
     def begin(
         self,
         kit: Kit,

@@ -11,9 +11,11 @@ handed to the engine.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from kit_jupyter.errors import KitError, UsageError
+from kit_jupyter.house import Rewritten
 from kit_jupyter.jupyter import display
 from kit_jupyter.jupyter.context import Attachments, Marks
 from kit_jupyter.jupyter.history import note_branches, turns_of
@@ -132,7 +134,14 @@ class Panel:
 
     async def _begin(self, view: Any, kit: Kit, text: str, mode: str) -> None:
         try:
-            made = await self.desk.run(self.marks().read, text) if mode == "prompt" else Attachments(text=text)
+            made = Attachments(text=text)
+            if mode == "prompt":
+                heard = await kit.apply_input(text, "panel")
+                if heard is None:
+                    return
+                made = await self.desk.run(self.marks().read, heard)
+                if isinstance(heard, Rewritten):
+                    made = replace(made, text=Rewritten(made.text, heard.original))
             bind_parent(self.nb.ip, self.parent)
             kit.is_attended = True
             handle = kit.start(made.text, mode=mode, parts=made.parts, desk=self.desk)
