@@ -216,6 +216,7 @@ def test_interrupting_a_blocking_wait_closes_the_work_first() -> None:
         """
         import asyncio, os, signal, threading
         from kit_jupyter.loop import wait
+        signal.signal(signal.SIGINT, signal.default_int_handler)  # a parent in the background has it ignored
         async def work():
             try:
                 threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGINT)).start()
