@@ -71,7 +71,7 @@ def settle() -> None:
     """Wait until the engine has done what it was told to."""
     done = threading.Event()
     engine.call(done.set)
-    assert done.wait(5)
+    assert done.wait(60)
 
 
 def hello(lab: Lab, client: str) -> FakeComm:
@@ -89,7 +89,7 @@ def run(lab: Lab, name: str, **arguments: Any) -> Any:
 
 def test_without_a_page_the_tool_says_so_and_gives_the_code(lab: Lab) -> None:
     """Point 5: a headless notebook gets a clear refusal, with the code as text."""
-    outcome = run(lab, "insert_cell", source="print('new')").result(5)
+    outcome = run(lab, "insert_cell", source="print('new')").result(60)
 
     assert outcome.is_error
     assert "no JupyterLab or Notebook page" in outcome.text
@@ -109,7 +109,7 @@ def test_the_first_claim_is_granted_and_no_other(lab: Lab) -> None:
     assert lab.on_request({"op": "claim", "client": "two", "id": call["id"]}) == {"granted": True}
     assert lab.on_request({"op": "claim", "client": "one", "id": call["id"]}) == {"granted": False}
     lab.on_request({"op": "done", "client": "two", "id": call["id"], "ok": True, "value": {"id": "n"}})
-    assert future.result(5).text == "inserted as cell n"
+    assert future.result(60).text == "inserted as cell n"
     assert lab.on_request({"op": "claim", "client": "one", "id": call["id"]}) == {"granted": False}
 
 
@@ -118,7 +118,7 @@ def test_pages_that_let_a_call_lie_are_forgotten(lab: Lab, monkeypatch: pytest.M
     monkeypatch.setattr(lab_room, "CLAIM_SECONDS", 0.05)
     comm = hello(lab, "gone")
 
-    outcome = run(lab, "edit_cell", id="c", new="code").result(5)
+    outcome = run(lab, "edit_cell", id="c", new="code").result(60)
 
     assert outcome.is_error
     assert "does not answer" in outcome.text
@@ -138,7 +138,7 @@ def test_what_a_page_cannot_do_is_told_to_the_model(lab: Lab) -> None:
 
     comm.on_send = answer
 
-    outcome = run(lab, "delete_cell", id="c").result(5)
+    outcome = run(lab, "delete_cell", id="c").result(60)
 
     assert (outcome.is_error, outcome.text) == (True, "no cell has the id c")
 
@@ -170,7 +170,7 @@ def test_cells_are_shown_with_outputs_and_pictures(lab: Lab) -> None:
 
     comm.on_send = answer
 
-    outcome = run(lab, "read_cells").result(5)
+    outcome = run(lab, "read_cells").result(60)
 
     assert outcome.text.startswith('active cell: b\n<cell id="a" type="code" run="3" tags=["x"]>\nplot()')
     assert "one\ntwo" in outcome.text
@@ -255,7 +255,7 @@ def test_mappings_go_to_every_page_and_keys_come_back(lab: Lab, shell: Interacti
     assert (binding["keys"], binding["python"], binding["description"]) == (["<leader>x"], True, "Set it")
     assert hello(lab, "two").sent[0]["bindings"] == [binding]
     assert lab.on_request({"op": "key", "client": "one", "id": binding["id"], "context": ["command"]}) == {}
-    assert ran.wait(5)
+    assert ran.wait(60)
     remove()
     assert comm.sent[-1]["bindings"] == []
     gone = lab.on_request({"op": "key", "client": "one", "id": binding["id"]})
@@ -279,7 +279,7 @@ def test_a_newer_completion_cancels_the_older(lab: Lab, shell: InteractiveShell)
     lab.on_request({"op": "complete", "client": "one", "id": "old", "prefix": "y = ", "suffix": ""})
     settle()
     lab.on_request({"op": "complete", "client": "one", "id": "new", "prefix": "x = ", "suffix": ""})
-    assert heard.wait(10)
+    assert heard.wait(60)
 
     answers = [message for message in comm.sent if message["kind"] == "completion"]
     assert [(one["id"], one["text"]) for one in answers] == [("new", "1 + 2")]
@@ -340,4 +340,4 @@ def test_a_call_is_refused_when_the_page_leaves_meanwhile(lab: Lab, monkeypatch:
             return str(exc)
         return "done"
 
-    assert "within 0.1 seconds" in engine.start(calling()).future.result(5)
+    assert "within 0.1 seconds" in engine.start(calling()).future.result(60)

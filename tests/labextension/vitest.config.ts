@@ -7,5 +7,5 @@ const modules = fileURLToPath(new URL('../../labextension/node_modules/', import
 
 export default defineConfig({
   resolve: { alias: { '@jupyter/ydoc': `${modules}@jupyter/ydoc` } },
-  test: { include: ['*.test.ts'] }
+  test: { include: ['*.test.ts'], testTimeout: 90_000 }
 });
