@@ -97,7 +97,7 @@ class ShellTool(EngineTool):
             place = self.workspace.resolve(str(arguments["cwd"]))
             if not place.inside:
                 needs.append(Need("shell.cwd", place.shown, "outside"))
-        if not needs:
+        if not parsed.commands:  # also when it only reads a file: a line never runs without a word about itself
             needs.append(Need("shell", command))
         where = f" in {arguments['cwd']}" if arguments.get("cwd") else ""
         return Access(needs=tuple(needs), question=f"Run this in a shell{where}?\n\n{command}")

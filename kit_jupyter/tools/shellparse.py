@@ -15,6 +15,7 @@ fault here costs a question, never an unasked action.
 from __future__ import annotations
 
 import re
+import secrets
 import shlex
 from dataclasses import dataclass, field
 from typing import Any
@@ -137,7 +138,7 @@ def _read(text: str, parsed: Parsed, depth: int) -> None:
         return
     if not text.strip():
         return
-    plain, fed = _without_quoted_heredocs(text)
+    plain, delimiters = _without_quoted_heredocs(text)
     try:
         nodes = bashlex.parse(plain)
     except Exception as exc:  # bashlex raises several kinds, NotImplementedError and AttributeError among them
@@ -146,16 +147,29 @@ def _read(text: str, parsed: Parsed, depth: int) -> None:
     end = max((_end(node) for node in nodes), default=0)
     if not re.fullmatch(r"\s*[;&]?\s*(#[^\n]*)?\s*", plain[end:]):
         parsed.unsure.append(f"a part of it was not read: {plain[end : end + 60].strip()}")
-    visitor = _Visitor(plain, parsed, depth, fed)
+    visitor = _Visitor(plain, parsed, depth, bool(delimiters))
     for node in nodes:
         visitor.visit(node)
+    if not delimiters <= visitor.delimiters:
+        parsed.unsure.append("what looks like a here-document is none")
 
 
-def _without_quoted_heredocs(text: str) -> tuple[str, bool]:
-    """bashlex does not know quoted delimiters; nothing in such a body is expanded, so it can go."""
-    pattern = re.compile(r"<<(-?)[ \t]*(['\"])([^'\"\n]+)\2([^\n]*)\n(?:.*\n)*?[\t]*\3[ \t]*(?=\n|$)")
-    out, count = pattern.subn(lambda m: f"<<{m[1]}KITEND{m[4]}\nKITEND", text)
-    return out, bool(count)
+def _without_quoted_heredocs(text: str) -> tuple[str, set[str]]:
+    """bashlex does not know quoted delimiters; nothing in such a body is expanded, so it can go.
+
+    The delimiters put in their place are random: each must be found again as that of a
+    here-document, or the body was none (it stood in quotes, say) and what was cut out would run.
+    """
+    delimiters: set[str] = set()
+
+    def short(match: re.Match[str]) -> str:
+        name = f"KITEND{secrets.token_hex(8)}"
+        delimiters.add(name)
+        return f"<<{match[1]}{name}{match[4]}\n{name}"
+
+    # Quotes, escapes and comments behind it could move where the body begins.
+    pattern = r"<<(-?)[ \t]*(['\"])([^'\"\\\n]+)\2([^\n'\"\\`$#]*)\n(?:.*\n)*?[\t]*\3[ \t]*(?=\n|$)"
+    return re.sub(pattern, short, text), delimiters
 
 
 def _end(node: Any) -> int:
@@ -177,6 +191,7 @@ class _Visitor:
         self._depth = depth
         self._fed = fed
         self._in_pipe = False
+        self.delimiters: set[str] = set()
 
     def visit(self, node: Any) -> None:
         match node.kind:
@@ -219,6 +234,11 @@ class _Visitor:
         target = node.output
         if not hasattr(target, "word"):
             return
+        if node.type in ("<<", "<<-"):
+            self.delimiters.add(target.word)
+            written = self._text[target.pos[0] : target.pos[1]]
+            if not re.fullmatch(r"[\w.+-]+", written):
+                self._parsed.unsure.append(f"a here-document up to {written[:60]}")
         for part in target.parts or ():
             self.visit(part)
         if node.type in ("<<", "<<-", "<<<") or target.word in ("/dev/null", "/dev/stdout", "/dev/stderr"):

@@ -12,6 +12,7 @@ import pytest
 
 from kit_jupyter.checkpoints import Checkpoints
 from kit_jupyter.errors import BadArguments, ToolError
+from kit_jupyter.permissions import RulePolicy
 from kit_jupyter.tools.files import ReadTool
 from kit_jupyter.tools.shell import ShellTool
 from kit_jupyter.tools.shellparse import parse_shell
@@ -115,6 +116,32 @@ def test_what_cannot_be_read_asks(line, bench, shell):
     """Computed names, interpreters that run what they read, aliases, unknown syntax: always a question (bad input)."""
     assert parse_shell(line).unsure
     assert bench.decide(shell, {"preset": "auto", "rules": [("shell", "*", "allow")]}, command=line).effect == "ask"
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        'PROGRAM "<<\'X\'\n"; touch made; < "\nX\n"',
+        "PROGRAM < f <<\\X\nX\ntouch made\n\\X",
+        "PROGRAM < f <<X\\Y\nXY\ntouch made\nX\\Y",
+        'PROGRAM < f <<\'X\' "a\n"; touch made; < "\nX\n"\nX\n',
+    ],
+)
+@pytest.mark.parametrize("program", ["", "cat"])
+def test_here_documents_hide_nothing(line, program, bench, shell, tmp_path):
+    """What bash runs behind what only looks like a here-document is never run unasked, nor by a rule for cat."""
+    line = line.replace("PROGRAM", program or "<").replace("< <", "<")
+    done = subprocess.run(["bash", "--norc", "-c", line], cwd=tmp_path, capture_output=True, timeout=20, check=False)
+    assert (tmp_path / "made").exists(), done.stderr
+
+    rules = [("shell", "cat *", "allow"), ("shell", "cat", "allow"), ("read", "*", "allow")]
+    for policy in (RulePolicy(), RulePolicy(rules=rules)):
+        assert policy.decide(shell, {"command": line}, bench.context).effect == "ask"
+
+
+def test_a_line_that_only_reads_a_file_asks(bench, shell):
+    """No line runs without a word: not even one without a program."""
+    assert RulePolicy().decide(shell, {"command": "< notes.txt"}, bench.context).effect == "ask"
 
 
 def test_without_bashlex_everything_asks(bench, shell, monkeypatch):
