@@ -13,6 +13,8 @@ hide anything, which is why code asks by default.
 from __future__ import annotations
 
 import ast
+import collections
+import itertools
 import re
 import types
 from collections.abc import Callable
@@ -45,6 +47,8 @@ _BUILTINS = _words(
     len list max min print repr reversed round set sorted str sum tuple type zip
     """
 )
+# Builtins that call nothing but the representation of what they get.
+_SHOWERS = _words("callable dir display id isinstance print repr str type")
 _ATTRIBUTES = _words(
     """
     T at attrs axes categories chunks column_names columns coords data_vars device dims dt dtype dtypes empty
@@ -65,7 +69,7 @@ _METHODS = _words(
     """
 )
 # Arguments that make harmless methods write or mutate.
-_BAD_KEYWORDS = {"inplace", "out", "buf", "path", "path_or_buf", "file", "func", "key", "into", "copy"}
+_BAD_KEYWORDS = {"inplace", "out", "buf", "path", "path_or_buf", "file", "func", "key", "into", "copy", "formatters"}
 # How many positional arguments a method may get: later ones are often an `out` or an `inplace`.
 _POSITIONAL = {"get": 2, "split": 2, "slice": 2, "to_string": 0, "info": 0, "glimpse": 0}
 
@@ -117,7 +121,11 @@ def is_look(code: str, lookup: Callable[[str], Any]) -> bool:
         return False
     judge = _Look(lookup)
     try:
-        return all(isinstance(node, ast.Expr) and judge.safe(node.value) for node in tree.body)
+        return all(
+            isinstance(node, ast.Expr)
+            and (judge.is_shown(node.value) if isinstance(node.value, ast.Name) else judge.safe(node.value))
+            for node in tree.body
+        )
     except RecursionError:
         return False
 
@@ -126,6 +134,19 @@ class _Look:
     def __init__(self, lookup: Callable[[str], Any]) -> None:
         self._lookup = lookup
         self._bound: list[set[str]] = []  # names of comprehensions: their values are not known
+        self._is_handed_on = False  # what a library gets as a key or an argument: it calls functions that it finds
+
+    def is_shown(self, node: ast.Name) -> bool:
+        """A name that is only shown; a function may be."""
+        return self._is_name(node.id, shown=True)
+
+    def _handed_on(self, node: ast.AST | None) -> bool:
+        """Safe, and nothing in it can be called by who gets it: ``df[f]`` calls ``f``."""
+        before, self._is_handed_on = self._is_handed_on, True
+        try:
+            return self.safe(node)
+        finally:
+            self._is_handed_on = before
 
     def safe(self, node: ast.AST | None) -> bool:
         match node:
@@ -152,7 +173,7 @@ class _Look:
             case ast.IfExp():
                 return self.safe(node.test) and self.safe(node.body) and self.safe(node.orelse)
             case ast.Subscript():
-                return self.safe(node.value) and self.safe(node.slice) and self._is_trusted(node.value)
+                return self.safe(node.value) and self._handed_on(node.slice) and self._is_trusted(node.value)
             case ast.Slice():
                 return self.safe(node.lower) and self.safe(node.upper) and self.safe(node.step)
             case ast.Starred():
@@ -172,7 +193,7 @@ class _Look:
                 return self._comprehension(node.generators, [node.key, node.value])
         return False
 
-    def _is_name(self, name: str) -> bool:
+    def _is_name(self, name: str, *, shown: bool = False) -> bool:
         if any(name in bound for bound in self._bound):
             return True
         try:
@@ -180,6 +201,10 @@ class _Look:
         except KeyError:
             return name in _BUILTINS or name in ("True", "False", "None", "int", "NotImplemented", "Ellipsis")
         except Exception:
+            return False
+        if not shown and callable(value):
+            return False
+        if self._is_handed_on and not _holds_no_callable(value):
             return False
         # To look at an iterator is to use it up.
         return not isinstance(value, types.ModuleType) and not hasattr(type(value), "__next__")
@@ -219,14 +244,20 @@ class _Look:
     def _is_call(self, node: ast.Call) -> bool:
         if any(keyword.arg is None or keyword.arg in _BAD_KEYWORDS for keyword in node.keywords):
             return False
-        if not all(map(self.safe, [*node.args, *(keyword.value for keyword in node.keywords)])):
-            return False
+        arguments = [*node.args, *(keyword.value for keyword in node.keywords)]
         match node.func:
             case ast.Name(id=name):
+                shows = name in _SHOWERS
+                if not all(self.is_shown(a) if shows and isinstance(a, ast.Name) else self.safe(a) for a in arguments):
+                    return False
                 if name == "type" and len(node.args) != 1:
                     return False
+                if name == "hasattr" and not (node.args and self._is_trusted(node.args[0])):
+                    return False  # it runs properties
                 return name in _BUILTINS and self._is_builtin(name)
             case ast.Attribute(attr=name, value=value):
+                if not all(map(self._handed_on, arguments)):
+                    return False
                 if len(node.args) > _POSITIONAL.get(name, 1):
                     return False
                 return name in _METHODS and self.safe(value) and self._is_trusted(value)
@@ -247,7 +278,7 @@ class _Look:
         self._bound.append(names)
         try:
             for generator in generators:
-                if generator.is_async or not self.safe(generator.iter):
+                if generator.is_async or not self._handed_on(generator.iter):
                     return False
                 targets = [n for n in ast.walk(generator.target) if not isinstance(n, ast.Tuple | ast.List | ast.Store)]
                 if not all(isinstance(n, ast.Name) for n in targets):
@@ -264,6 +295,23 @@ def _is_sequence(node: ast.AST) -> bool:
     return isinstance(node, ast.List | ast.Tuple) or (
         isinstance(node, ast.Constant) and isinstance(node.value, str | bytes)
     )
+
+
+def _holds_no_callable(value: Any) -> bool:
+    """Whether no function hides in a container; one too large to see through counts as if it did."""
+    todo: list[Any] = [value]
+    left = 20_000
+    while todo:
+        item = todo.pop()
+        left -= 1
+        if left < 0 or callable(item):
+            return False
+        if isinstance(item, dict):
+            todo.extend(itertools.islice(item.values(), left + 1))
+            todo.extend(itertools.islice(item, left + 1))
+        elif isinstance(item, list | tuple | set | frozenset | collections.deque):
+            todo.extend(itertools.islice(item, left + 1))
+    return True
 
 
 def _is_known(value: Any) -> bool:

@@ -281,6 +281,44 @@ def test_anything_else_is_not_looking(code):
 
 
 @pytest.mark.parametrize(
+    "code",
+    [
+        "df[f]",
+        "df.loc[f]",
+        "df.loc[:, f]",
+        "df.iloc[f]",
+        "df['a'].loc[f]",
+        "df.groupby(f).size()",
+        "df.groupby(by=f).size()",
+        "df.groupby(listed).size()",
+        "df[table['f']]",
+        "[df[x] for x in listed]",
+        "[df[x] for x in table.values()]",
+        "df.to_string(formatters={'a': f})",
+        "df.to_string(formatters=table)",
+        "df.to_string(float_format=f)",
+        "df.corr(method=f)",
+        "sorted([1], key=f)",
+        "hasattr(lazy, 'boom')",
+    ],
+)
+def test_looking_calls_no_function_of_the_users(code):
+    """Libraries call the functions that they are handed as keys or arguments; `hasattr` runs properties."""
+    pandas = pytest.importorskip("pandas")
+
+    def f(*_: object) -> object:
+        raise AssertionError("called")
+
+    class Lazy:
+        boom = property(f)
+
+    values = {"df": pandas.DataFrame({"a": [1]}), "f": f, "table": {"f": f}, "listed": [f], "lazy": Lazy()}
+    assert not is_look(code, values.__getitem__)
+    for shown in ("f", "print(f)", "callable(f)", "len(listed)", "df['a'].isin([1])", "hasattr(df, 'a')"):
+        assert is_look(shown, values.__getitem__)
+
+
+@pytest.mark.parametrize(
     ("code", "expected"),
     [
         ("x = 1", ()),
