@@ -10,6 +10,7 @@ started before keeps printing to its own place. The last one out puts the stream
 
 from __future__ import annotations
 
+import collections
 import contextlib
 import contextvars
 import io
@@ -142,6 +143,9 @@ class _Router(io.TextIOBase):
         self._name = name
         self._real = real
 
+    def stands_for(self, name: str, real: Any) -> bool:
+        return self._name == name and self._real is real
+
     def write(self, text: str) -> int:
         sink = _sink.get()
         if sink is None:
@@ -175,6 +179,23 @@ class _Router(io.TextIOBase):
         return getattr(self._real, name)
 
 
+_routers: collections.deque[_Router] = collections.deque(maxlen=16)
+
+
+def _router(name: str, real: Any) -> _Router:
+    """The stand-in for `real`, made once and kept: `print` only borrows ``sys.stdout``.
+
+    A thread of the user's may be within a `print` while the last tool ends; a router that went away
+    then would be used after it was freed.
+    """
+    for known in _routers:
+        if known.stands_for(name, real):
+            return known
+    router = _Router(name, real)
+    _routers.append(router)
+    return router
+
+
 @contextlib.contextmanager
 def catch_prints(sink: Sink) -> Iterator[Sink]:
     """Within this context, and tasks begun in it, printed text goes to `sink`.
@@ -190,7 +211,7 @@ def catch_prints(sink: Sink) -> Iterator[Sink]:
     with _lock:
         if _open == 0:
             _before = (sys.stdout, sys.stderr)
-            sys.stdout, sys.stderr = _Router("stdout", _before[0]), _Router("stderr", _before[1])
+            sys.stdout, sys.stderr = _router("stdout", _before[0]), _router("stderr", _before[1])
         _open += 1
     token = _sink.set(sink)
     try:

@@ -704,3 +704,24 @@ def test_a_coroutine_dropped_before_its_first_step_is_over():
     assert ran == []
     assert usercall._active == []
     assert signal.getsignal(signal.SIGINT) is before
+
+
+def test_a_stand_in_for_stdout_is_never_freed_under_a_print():
+    """A user's thread may be printing as the last tool ends; `print` only borrows ``sys.stdout``."""
+    import gc
+    import sys
+    import weakref
+
+    from kit_jupyter.printed import Sink, catch_prints
+
+    before = sys.stdout
+    with catch_prints(Sink()):
+        first = weakref.ref(sys.stdout)
+    gc.collect()
+    assert sys.stdout is before
+    assert first() is not None
+
+    with catch_prints(Sink()) as sink:
+        assert sys.stdout is first()
+        print("again")
+    assert sink.text == "again\n"
