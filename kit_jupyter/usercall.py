@@ -98,6 +98,14 @@ class UserCall:
 
     def __call__(self) -> Done | Awaitable[Done]:
         """Run; called by the user's thread."""
+        try:
+            return self._taken()
+        except KeyboardInterrupt as exc:
+            # A person's interrupt, before our handler was in place. Left as it is, the call would count as running
+            # for ever, and the engine would go on to interrupt whatever runs on this thread next.
+            return self._close(Done(error=exc))
+
+    def _taken(self) -> Done | Awaitable[Done]:
         with self._lock:
             if self._state != "waiting":
                 return Done(interrupted=True)
@@ -137,15 +145,15 @@ class UserCall:
 
     def _drain(self, *, then: Literal["between", "ended"]) -> None:
         """Our part on this thread is over: take what is still on its way, put the handler back."""
-        # A signal that is on its way must still meet our handler, not the one we put back.
-        deadline = time.monotonic() + 0.5
-        while self._pending and self._on_main and time.monotonic() < deadline:
-            time.sleep(0.001)
         while True:
             try:
                 with self._lock:
-                    self._state = then
-                    self._pending = False
+                    self._state = then  # from here on the engine sends no more
+                # A signal that is on its way must still meet our handler, not the one we put back.
+                deadline = time.monotonic() + 0.5
+                while self._pending and self._on_main and time.monotonic() < deadline:
+                    time.sleep(0.001)
+                self._pending = False
                 break
             except KeyboardInterrupt:
                 continue
@@ -162,8 +170,13 @@ class UserCall:
         _leave(self)
 
     def _close(self, done: Done) -> Done:
-        self._drain(then="ended")
-        self._ended.set_result(None)
+        while self._state != "ended" or self in _active:
+            try:
+                self._drain(then="ended")
+            except KeyboardInterrupt as exc:
+                done = Done(done.value, done.error or exc)
+        if not self._ended.done():
+            self._ended.set_result(None)
         stopped = self._stopped or self._signalled
         cut = isinstance(done.error, KeyboardInterrupt | asyncio.CancelledError)
         return Done(done.value, done.error, interrupted=stopped and cut, by_person=self._signalled and cut)
@@ -315,7 +328,7 @@ def _enter(call: UserCall) -> None:
 
 
 def _leave(call: UserCall) -> None:
-    if not call._on_main:
+    if call not in _active:
         return
     _active.remove(call)
     for i, (owner, previous) in enumerate(_laid):

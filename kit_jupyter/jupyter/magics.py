@@ -654,7 +654,7 @@ class KitMagics(Magics):
         opt.read(KitMagics.kit_trifecta, line, text=False)
         from IPython.display import display
 
-        display(self.nb.kit().trifecta)
+        display(self.nb.kit().trifecta)  # type: ignore[no-untyped-call]
 
     @magic_arguments()
     @line_magic

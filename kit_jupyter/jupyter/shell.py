@@ -24,6 +24,7 @@ import threading
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from types import FrameType
 from typing import Any
 
@@ -389,26 +390,40 @@ async def run_user_code(
         return message if echo else None
 
     restore: list[Callable[[], object]] = []
-    for stream, name in ((sys.stdout, "stdout"), (sys.stderr, "stderr")):
-        restore.append(_tee(stream, name, printed, on_text, echo=echo))
-    show = ip._showtraceback
-    ask_exit = getattr(ip, "ask_exit", None)
-    keep_underscores = {key: ip.user_ns.get(key) for key in ("_", "__", "___") if key in ip.user_ns}
-    ip._showtraceback = lambda kind, value, lines: run.__setattr__("traceback", "\n".join(map(str, lines)))
-    ip.ask_exit = lambda: None
-    show_whole = ip.showtraceback
 
-    def show_shielded(*args: Any, **options: Any) -> None:
-        with shielded():  # a second interrupt would tear down the telling of the first
-            show_whole(*args, **options)
+    def set_aside(owner: Any, name: str, value: Any) -> None:
+        mine = vars(owner)
+        had, before = name in mine, mine.get(name)
+        restore.append(lambda: setattr(owner, name, before) if had else mine.pop(name, None))
+        setattr(owner, name, value)
 
-    ip.showtraceback = show_shielded
-    hooked = [hook for hook in (ip.display_pub, ip.displayhook) if hasattr(hook, "register_hook")]
-    for hook in hooked:
-        hook.register_hook(keep)
-    if ip.displayhook not in hooked and hasattr(ip.displayhook, "session"):
-        restore.append(_catch_result(ip.displayhook, keep))
+    def prepare() -> None:
+        for stream, name in ((sys.stdout, "stdout"), (sys.stderr, "stderr")):
+            restore.append(_tee(stream, name, printed, on_text, echo=echo))
+        underscores = {key: ip.user_ns.get(key) for key in ("_", "__", "___") if key in ip.user_ns}
+        restore.append(lambda: ip.user_ns.update(underscores))
+        set_aside(
+            ip, "_showtraceback", lambda kind, value, lines: run.__setattr__("traceback", "\n".join(map(str, lines)))
+        )
+        if hasattr(ip, "ask_exit"):
+            set_aside(ip, "ask_exit", lambda: None)
+        show_whole = ip.showtraceback
+
+        def show_shielded(*args: Any, **options: Any) -> None:
+            with shielded():  # a second interrupt would tear down the telling of the first
+                show_whole(*args, **options)
+
+        set_aside(ip, "showtraceback", show_shielded)
+        hooked = [hook for hook in (ip.display_pub, ip.displayhook) if hasattr(hook, "register_hook")]
+        for hook in hooked:
+            hook.register_hook(keep)
+            restore.append(partial(hook.unregister_hook, keep))
+        if ip.displayhook not in hooked and hasattr(ip.displayhook, "session"):
+            restore.append(_catch_result(ip.displayhook, keep))
+
     try:
+        with shielded():  # an interrupt as it begins must not leave half of this in place
+            prepare()
         transformed = ip.transform_cell(code)
         if ip.should_run_async(code, transformed_cell=transformed):
             result = await ip.run_cell_async(code, store_history=False, transformed_cell=transformed)
@@ -417,16 +432,13 @@ async def run_user_code(
         run.ok, run.value = bool(result.success), result.result
         run.error = result.error_before_exec or result.error_in_exec
     finally:
-        with shielded():
-            for hook in hooked:
-                hook.unregister_hook(keep)
-            ip._showtraceback = show
-            del ip.showtraceback
-            if ask_exit is not None:
-                ip.ask_exit = ask_exit
-            for undo in restore:
-                undo()
-            ip.user_ns.update(keep_underscores)
+        while restore:
+            try:
+                with shielded():
+                    while restore:
+                        restore.pop()()
+            except KeyboardInterrupt:  # it came before the shield was up: nothing is undone twice, and all is undone
+                continue
     run.text = printed.getvalue()
     run.traceback = _ANSI.sub("", run.traceback)
     return run
