@@ -20,7 +20,8 @@ import re
 import shutil
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -448,7 +449,7 @@ class GrepTool(_FileTool):
         ignore_case: bool = False,
         context_lines: int = 0,
     ) -> ToolOutcome:
-        """Search file contents by regular expression. What git ignores is left out.
+        """Search file contents by regular expression. What git ignores, and files for secrets, are left out.
 
         Parameters
         ----------
@@ -471,12 +472,12 @@ class GrepTool(_FileTool):
         if rg := shutil.which("rg"):
             # fmt: off
             command = [rg, "--no-config", "--line-number", "--with-filename", "--no-heading", "--color=never",
-                       "--max-columns=400", "--max-columns-preview", "--sort=path", f"--context={around}"]
+                       "--max-columns=400", "--max-columns-preview", "--sort=path", "--null", f"--context={around}"]
             # fmt: on
             command += ["--ignore-case"] if ignore_case else []
             command += ["--glob", glob] if glob else []
             command += ["--regexp", pattern, "--", str(place.path)]
-            text, error, code = await _lines_of(command, b"")
+            text, error, code = await _lines_of(command, b"", lambda line: self._shown(place, line))
         else:
             flags = re.IGNORECASE if ignore_case else 0
             try:
@@ -495,7 +496,24 @@ class GrepTool(_FileTool):
     def _names(self, place: Place, glob: str) -> list[str]:
         if place.path.is_file():
             return [str(place.path)]
-        return [str(p) for p in self.workspace.files(place) if not glob or fnmatch.fnmatch(p.name, glob)]
+        found = (p for p in self.workspace.files(place) if not glob or fnmatch.fnmatch(p.name, glob))
+        return [str(p) for p in found if not _is_guarded(place, p)]
+
+    @staticmethod
+    def _shown(place: Place, line: str) -> str:
+        """A line of rg's as we show it; nothing of a file that would have to be asked for."""
+        name, found, rest = line.partition("\0")
+        if not found:
+            return line
+        if _is_guarded(place, Path(name)):
+            return ""
+        sign = "-" if re.match(r"\d+-", rest) else ":"
+        return f"{name}{sign}{rest}"
+
+
+def _is_guarded(place: Place, path: Path) -> bool:
+    """Found under a folder and may hold secrets: a person was asked about the folder, not about this."""
+    return path != place.path and replace(place, path=path).is_sensitive
 
 
 _SEARCH = """
@@ -524,7 +542,9 @@ sys.exit(0 if found else 1)
 """
 
 
-async def _lines_of(command: list[str], stdin: bytes) -> tuple[str, str, int]:
+async def _lines_of(
+    command: list[str], stdin: bytes, shown: Callable[[str], str] = lambda line: line
+) -> tuple[str, str, int]:
     """Output of a searching child, at most `MAX_MATCHES` lines and `GREP_SECONDS`; it never outlives the call."""
     pipe = asyncio.subprocess.PIPE
     child = await asyncio.create_subprocess_exec(*command, stdin=pipe, stdout=pipe, stderr=pipe, limit=1 << 20)
@@ -540,7 +560,8 @@ async def _lines_of(command: list[str], stdin: bytes) -> tuple[str, str, int]:
                 await child.stdin.drain()
             child.stdin.close()
             while line := await child.stdout.readline():
-                lines.append(line.decode("utf-8", "replace"))
+                if text := shown(line.decode("utf-8", "replace")):
+                    lines.append(text)
                 if len(lines) > MAX_MATCHES:
                     note = f"… more than {MAX_MATCHES} lines; narrow the search\n"
                     break

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 import time
@@ -296,6 +297,28 @@ def test_grep(bench, workspace, root, monkeypatch, with_rg):
     with pytest.raises(BadArguments, match="- pattern"):
         bench.run(grep, pattern="(")
     assert bench.run(grep, pattern="-needle").text == "no matches"
+
+
+@pytest.mark.parametrize("with_rg", [True, False])
+@pytest.mark.parametrize("options", [{}, {"glob": "*"}, {"glob": ".env"}, {"path": "keys"}, {"context_lines": 1}])
+def test_grep_shows_nothing_that_read_would_ask_for(bench, workspace, root, monkeypatch, with_rg, options):
+    """Searching a folder is free; the lines of `.env` and of private keys in it are not."""
+    if with_rg and not shutil.which("rg"):
+        pytest.skip("ripgrep is not installed")
+    if not with_rg:
+        monkeypatch.setattr("shutil.which", lambda name: None)
+    (root / "keys").mkdir()
+    (root / "keys" / "id_rsa").write_text("the word sesame\n")
+    (root / ".env").write_text("WORD=sesame\n")
+    (root / "keys" / "fine.txt").write_text("no\nsesame street\n")
+
+    found = bench.run(GrepTool(workspace), pattern="sesame", **options).text
+
+    assert "the word" not in found
+    assert "WORD" not in found
+    assert ("sesame street" in found) is (options.get("glob") != ".env")
+    asked = bench.run(GrepTool(workspace), pattern="sesame", path=".env").text
+    assert asked == ".env:1:WORD=sesame\n" or "[masked" in asked
 
 
 @pytest.mark.parametrize("with_rg", [True, False])
