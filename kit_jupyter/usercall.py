@@ -132,15 +132,20 @@ class UserCall:
         self._unawaited = None
         _enter(self)
         self._loop = asyncio.get_running_loop()
+        if self._stopped or self._signalled:  # a task cancelled before its first step would not close anything
+            close = getattr(value, "close", None)
+            if close is not None:
+                close()
+            return self._close(Done(error=KeyboardInterrupt()))
         self._task = asyncio.ensure_future(_guard_async(self, value))
-        if self._stopped:
-            self._task.cancel()
         try:
             return self._close(await asyncio.shield(self._task))
         except asyncio.CancelledError:
             self._task.cancel()
             self._stopped = True
-            self._close(await self._task)
+            await asyncio.wait([self._task])
+            cut = self._task.cancelled()
+            self._close(Done(error=asyncio.CancelledError()) if cut else self._task.result())
             raise
 
     def _drain(self, *, then: Literal["between", "ended"]) -> None:
@@ -240,6 +245,9 @@ class UserCall:
             loop.call_soon_threadsafe(task.cancel)  # first the gentle way; it may be blocking inside
             await _settled(ended, 0.25)
         while not self._ended.done() and time.monotonic() < deadline:
+            loop, task = self._loop, self._task
+            if loop is not None and task is not None:  # it may be awaiting, where no signal reaches it
+                loop.call_soon_threadsafe(task.cancel)
             self.interrupt()
             # Long enough for `finally` blocks: a second interrupt would break those.
             grace = time.monotonic() + GRACE_SECONDS

@@ -22,7 +22,7 @@ import signal
 import sys
 import threading
 from collections.abc import Awaitable, Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from types import FrameType
@@ -436,7 +436,9 @@ async def run_user_code(
             try:
                 with shielded():
                     while restore:
-                        restore.pop()()
+                        undo = restore.pop()
+                        with suppress(Exception):  # one that fails must not keep the others in place
+                            undo()
             except KeyboardInterrupt:  # it came before the shield was up: nothing is undone twice, and all is undone
                 continue
     run.text = printed.getvalue()
@@ -482,15 +484,19 @@ def _tee(
         return original(text) if echo else len(text)
 
     try:
+        before = {name: vars(stream)[name] for name in ("write", "close") if name in vars(stream)}
         stream.write = write
         stream.close = lambda: None  # code that closes stdout closes it for itself only
-    except AttributeError:  # a stream of C or with slots: its text goes past us
+    except (AttributeError, TypeError):  # a stream of C or with slots: its text goes past us
         return lambda: None
 
     def undo() -> None:
-        for name, mine in (("write", write), ("close", None)):
-            if name in stream.__dict__ and (mine is None or stream.__dict__[name] is mine):
-                delattr(stream, name)
+        # Whatever lies over ours came with this run: IPython's own tee, which an interrupt may have kept from going.
+        for name in ("write", "close"):
+            if name in before:
+                setattr(stream, name, before[name])
+            else:
+                vars(stream).pop(name, None)
 
     return undo
 
