@@ -23,9 +23,30 @@ __all__ = ["MAGICS", "Early", "Later"]
 
 #: Line magics; `kit` is a cell magic, too. A test holds them against `magics.KitMagics`.
 MAGICS = (
-    "kit", "kit_approve", "kit_compact", "kit_context", "kit_continue", "kit_deny", "kit_doctor", "kit_fix",
-    "kit_fork", "kit_keys", "kit_mode", "kit_model", "kit_new", "kit_panel", "kit_resume", "kit_sessions",
-    "kit_show", "kit_steer", "kit_stop", "kit_tools", "kit_tree", "kit_trifecta", "kit_undo", "kit_usage",
+    "kit",
+    "kit_approve",
+    "kit_compact",
+    "kit_context",
+    "kit_continue",
+    "kit_deny",
+    "kit_doctor",
+    "kit_fix",
+    "kit_fork",
+    "kit_keys",
+    "kit_mode",
+    "kit_model",
+    "kit_new",
+    "kit_panel",
+    "kit_resume",
+    "kit_sessions",
+    "kit_show",
+    "kit_steer",
+    "kit_stop",
+    "kit_tools",
+    "kit_tree",
+    "kit_trifecta",
+    "kit_undo",
+    "kit_usage",
 )
 ASYNC = ("kit_async", "kit_steer_async", "kit_continue_async", "kit_compact_async", "kit_fix_async")
 WARM_AFTER_SECONDS = 0.3

@@ -112,7 +112,6 @@ class Presenter:
                 for fn in tuple(self._branch_listeners):
                     fn()
 
-
     def _note(self, turn_id: str) -> None:
         turn = self.turns.get(turn_id)
         note = getattr(getattr(self.kit, "model_info", None), "note", "")

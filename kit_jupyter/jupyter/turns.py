@@ -279,7 +279,10 @@ class TurnModel:
                 self.version += 1
             case ev.Retry(attempt, most, delay, error):
                 self._new(
-                    "notice", level="info", transient=True, done=True,
+                    "notice",
+                    level="info",
+                    transient=True,
+                    done=True,
                     text=f"attempt {attempt} of {most} failed ({clean(error)}); next try in {delay:.1f} s",
                 )
             case ev.CompactionEnd(_, _, _, removed):

@@ -105,7 +105,8 @@ def test_the_python_tool(old: Kernel) -> None:
     old.ok("from kit_jupyter.jupyter.runner import notebook_tools")
     code = "from IPython.display import Markdown, display; display(Markdown('**m**')); print('p'); 6 * 7"
     old.script(
-        f"[tool_call('python', code={code!r})]", "[text('ok')]",
+        f"[tool_call('python', code={code!r})]",
+        "[text('ok')]",
         more=", tools=notebook_tools(get_ipython()), permissions='auto'",
     )
 

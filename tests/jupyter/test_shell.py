@@ -41,7 +41,7 @@ def test_the_routing_that_we_undo_is_still_there(nb: Kernel) -> None:
         ("%kit hi", "await get_ipython().run_line_magic('kit_async', 'hi')\n"),
         ("%%kit only\n", "await get_ipython().run_line_magic('kit_async', 'only')\n"),
         ("x = %kit hi", "x = get_ipython().run_line_magic('kit', 'hi')\n"),
-        ("s = \"run_line_magic('kit\"", "s = \"run_line_magic('kit\"\n"),
+        ('s = "run_line_magic(\'kit"', 's = "run_line_magic(\'kit"\n'),
         ("%kit_stop", "get_ipython().run_line_magic('kit_stop', '')\n"),
         ("%%time\n%%kit\nhi", "get_ipython().run_cell_magic('time', '', '%%kit\\nhi\\n')\n"),
     ],
