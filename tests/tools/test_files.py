@@ -23,6 +23,7 @@ from kit_jupyter.tools.files import (
     LsTool,
     ReadTool,
     WriteTool,
+    _glob_pattern,
     file_tools,
     replaced,
 )
@@ -279,6 +280,45 @@ def test_missing_files_are_suggested(bench, workspace):
 
 
 # ---------------------------------------------------------------- searching
+
+
+@pytest.mark.parametrize(
+    "pattern",
+    ["**/" * 30 + "zz", "*a" * 30 + "b", "**a" * 30 + "b", "{*a,*aa}" * 5 + "b", "?*" * 30 + "b", "**" * 40 + "b"],
+)
+def test_a_glob_cannot_hang_the_kernel(bench, workspace, root, pattern):
+    """A regular expression that explodes holds the whole process, and no interrupt ends it."""
+    folder = root.joinpath(*["a" * 5] * 12)
+    folder.mkdir(parents=True)
+    (folder / ("a" * 120)).write_text("")
+
+    assert bench.run(GlobTool(workspace), pattern=pattern).text == "no files"
+
+
+@pytest.mark.parametrize(
+    ("pattern", "path", "fits"),
+    [
+        ("**/a/**/*b*/*.py", "x/a/abc/m.py", True),
+        ("**/a/**/*b*/*.py", "a/abc/m.py", True),
+        ("**/a/**/*b*/*.py", "a/q/r/b/m.py", True),
+        ("**/a/**/*b*/*.py", "xa/b/m.py", False),
+        ("**/a/**/*b*/*.py", "a/b/x/m.py", False),
+        ("*/*/*/*/?[!x].{c,h}", "1/2/3/4/ab.h", True),
+        ("*/*/*/*/?[!x].{c,h}", "1/2/3/4/ax.h", False),
+        ("*/*/*/*", "1/2/3", False),
+        ("src/**/t**/*/*", "src/tx/y/z/w", True),
+    ],
+)
+def test_patterns_with_many_wildcards(pattern, path, fits):
+    """They fit as short ones do."""
+    assert bool(_glob_pattern(pattern).fullmatch(path)) is fits
+
+
+def test_too_many_choices_are_refused(bench, workspace):
+    """Bad input: braces multiply."""
+    for pattern in ("{a,b}" * 20, "x" * 5000):
+        with pytest.raises(BadArguments, match="- pattern"):
+            bench.run(GlobTool(workspace), pattern=pattern)
 
 
 @pytest.mark.parametrize("with_rg", [True, False])
