@@ -55,8 +55,8 @@ class Workspace(Extension):
         root: Path | str = ".",
         *,
         tools: bool = True,
-        reads: Sequence[str] = ("read_file",),
-        edits: Sequence[str] = ("edit_file", "write_file"),
+        reads: Sequence[str] = ("read",),
+        edits: Sequence[str] = ("edit", "write"),
         path_argument: str = "path",
     ) -> None:
         self.root = Path(root).resolve()

@@ -119,25 +119,25 @@ def call(name, **arguments):
 async def test_other_file_tools_are_watched(space, hosted):
     """S216: the gate blocks an edit by another tool until its reader has read the file."""
     host = hosted(space)
-    edit, arguments = call("edit_file", path="a.py", text="z")
+    edit, arguments = call("edit", path="a.py", text="z")
 
     assert (await host.before_tool(edit, arguments)).block
-    read, read_arguments = call("read_file", path="a.py")
+    read, read_arguments = call("read", path="a.py")
     assert not (await host.before_tool(read, read_arguments)).block
     await host.after_tool(read, ToolOutcome.of_text("x = 1"))
     assert not (await host.before_tool(edit, arguments)).block
-    outside, outside_arguments = call("read_file", path="../secret.txt")
+    outside, outside_arguments = call("read", path="../secret.txt")
     gate = await host.before_tool(outside, outside_arguments)
     assert gate.block
     assert "outside" in gate.reason
-    new, new_arguments = call("write_file", path="new.txt", text="z")
+    new, new_arguments = call("write", path="new.txt", text="z")
     assert not (await host.before_tool(new, new_arguments)).block
 
 
 async def test_a_failed_read_is_no_read(space, hosted):
     """An error result leaves no record."""
     host = hosted(space)
-    read, _ = call("read_file", path="a.py")
+    read, _ = call("read", path="a.py")
 
     await host.after_tool(read, ToolOutcome.of_text("denied", is_error=True))
 
