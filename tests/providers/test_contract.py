@@ -26,7 +26,7 @@ from kit_jupyter.testing_contract import CONTRACT, Check, Make, Scenario, Unsupp
 
 from .conftest import KEY, QUICK, ask
 from .contract_services import SERVICES, reply_for
-from .loopback import Loopback
+from .loopback import Loopback, Out, Received
 from .wire_cases import codec_of
 
 
@@ -119,10 +119,38 @@ async def bridge(scenario: Scenario) -> AsyncIterator[Provider]:
     yield PydanticAIProvider(function.FunctionModel(stream_function=say))
 
 
+@asynccontextmanager
+async def local(scenario: Scenario) -> AsyncIterator[Provider]:
+    """The local provider, over a running server that knows tools."""
+    from kit_jupyter.providers.llama_server import LocalProvider
+
+    says = reply_for("openai-chat", scenario)
+
+    async def reply(request: Received, out: Out) -> None:
+        if request.method == "POST":
+            await says(request, out)
+            return
+        facts = {
+            "chat_template_caps": {"supports_tool_calls": True, "supports_tools": True},
+            "default_generation_settings": {"n_ctx": 8192},
+            "model_path": "a-model-of-7B.gguf",
+        }
+        body = json.dumps(facts if "props" in request.path else {"data": [{"id": "local", "meta": {"size": 5e9}}]})
+        await out.head(200, {"content-type": "application/json"})
+        await out.chunk(body.encode())
+        await out.end()
+
+    async with Loopback(reply) as server:
+        provider = LocalProvider("default", base_url=server.url.removesuffix("/v1"), api_key=KEY)
+        yield provider
+        await provider.close()
+
+
 MAKERS: dict[str, Make] = {
     **{protocol: wire(protocol) for protocol in SERVICES},
     **{f"replay of {protocol}": replayed(protocol) for protocol in SERVICES},
     "scripted": scripted,
+    "local": local,
     "bridge": bridge,
 }
 
