@@ -46,11 +46,17 @@ from kit_jupyter.messages import (
 )
 from kit_jupyter.prompt import ToolResultPart
 from kit_jupyter.provider import ModelInfo, ModelRequest
+from kit_jupyter.testing_contract import CONTRACT, Check, Scenario, ScriptedCall, Unsupported
 
 __all__ = [
+    "CONTRACT",
+    "Check",
     "EventLog",
     "Piece",
+    "Scenario",
+    "ScriptedCall",
     "ScriptedProvider",
+    "Unsupported",
     "cut",
     "delay",
     "finish",
