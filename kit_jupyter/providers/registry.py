@@ -160,6 +160,18 @@ ROWS: tuple[Row, ...] = (
         url_env=("GOOGLE_GEMINI_BASE_URL",),
         model="gemini-3.8-flash",
     ),
+    Row(
+        name="vertex",
+        title="Google Vertex AI (access token)",
+        wire="gemini",
+        base_url=(
+            "https://{GOOGLE_CLOUD_LOCATION}-aiplatform.googleapis.com/v1"
+            "/projects/{GOOGLE_CLOUD_PROJECT}/locations/{GOOGLE_CLOUD_LOCATION}/publishers/google"
+        ),
+        key_env=("VERTEX_ACCESS_TOKEN", "GOOGLE_OAUTH_ACCESS_TOKEN"),
+        url_env=("VERTEX_BASE_URL",),
+        quirks=frozenset({"bearer"}),
+    ),
     _chat(
         "openrouter",
         "OpenRouter",
