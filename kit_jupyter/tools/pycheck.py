@@ -97,6 +97,10 @@ def without_magics(code: str) -> tuple[str, list[str]]:
 # ---------------------------------------------------------------- looking
 
 
+# IPython takes prompts off, and ends lines where Python does not: what would run is not what is read here.
+_REWRITTEN = re.compile(r"(?m)^\s*(?:>>>|\.\.\.)|\.\.\.:|In \[|[\0\r\x0b\x0c\x1c-\x1e\x85\u2028\u2029]")
+
+
 def is_look(code: str, lookup: Callable[[str], Any]) -> bool:
     """True if `code` obviously only looks.
 
@@ -113,7 +117,7 @@ def is_look(code: str, lookup: Callable[[str], Any]) -> bool:
     >>> is_look("data.clear()", values.__getitem__)
     False
     """
-    if len(code) > 4_000:
+    if len(code) > 4_000 or _REWRITTEN.search(code):
         return False
     try:
         tree = ast.parse(code)

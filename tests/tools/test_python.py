@@ -319,6 +319,24 @@ def test_looking_calls_no_function_of_the_users(code):
 
 
 @pytest.mark.parametrize(
+    "code",
+    [
+        '"\\\n>>> "\n... % system in "$(touch made)"',
+        '0\n... % system in "$(touch made)"',
+        ">>> 1",
+        "'In [1]: '",
+        "'a\u2028!touch made'",
+        "0\r% system",
+        "'a\x0c% system'",
+    ],
+)
+def test_what_ipython_would_rewrite_is_not_looking(code):
+    """Prompts are taken off before the code runs; ``... % system`` then is the magic ``%system``."""
+    assert not is_look(code, {"system": 1}.__getitem__)
+    assert is_look("1 % system", {"system": 1}.__getitem__)
+
+
+@pytest.mark.parametrize(
     ("code", "expected"),
     [
         ("x = 1", ()),
