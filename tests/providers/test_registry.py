@@ -38,6 +38,8 @@ def test_every_row_opens_with_its_own_variables() -> None:
         environ |= {
             "CLOUDFLARE_ACCOUNT_ID": "acc",
             "AWS_REGION": "eu-west-1",
+            "GOOGLE_CLOUD_LOCATION": "eu-west1",
+            "GOOGLE_CLOUD_PROJECT": "p",
             "KIT_OPENAI_COMPATIBLE_BASE_URL": "http://h/v1",
         }
 
