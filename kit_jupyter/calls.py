@@ -17,6 +17,7 @@ import asyncio
 import difflib
 import inspect
 import json
+import threading
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -26,6 +27,7 @@ from kit_jupyter.answer import clean
 from kit_jupyter.errors import Denied, KitError, ToolError, UnknownTool
 from kit_jupyter.house import turns_here
 from kit_jupyter.loop import current_desk
+from kit_jupyter.masking import masker
 from kit_jupyter.messages import MediaPart, Part, TextPart, ToolCallPart, ToolResult, new_id, now, text_of
 from kit_jupyter.permissions import Approval, Decision, Question, audit_record, question_of
 from kit_jupyter.tool import Tool, ToolOutcome, outcome_of
@@ -56,10 +58,27 @@ class CallContext:
         self.session = turn.house.session
         self.cell = turn.cell
         self.messages = turn.house.session.messages
+        self._held: dict[str, str] = {}
+        self._holding = threading.Lock()
 
     def progress(self, text: str, *, stream: str = "stdout", parts: tuple[Part, ...] = ()) -> None:
-        shown = self._turn.house.mask(ToolOutcome.of_text(text))
-        self._turn.say(ev.ToolOutput, self.call_id, shown.text, stream, parts)
+        with self._holding:  # a secret may come in pieces, and a piece alone is not known as one
+            text = self._held.pop(stream, "") + text
+            if n := masker.held(text):
+                self._held[stream], text = text[-n:], text[:-n]
+        self._show(text, stream, parts)
+
+    def flush(self) -> None:
+        """Show what was held back; the call is over."""
+        with self._holding:
+            held, self._held = self._held, {}
+        for stream, text in held.items():
+            self._show(text, stream, ())
+
+    def _show(self, text: str, stream: str, parts: tuple[Part, ...]) -> None:
+        if text or parts:
+            shown = self._turn.house.mask(ToolOutcome.of_text(text))
+            self._turn.say(ev.ToolOutput, self.call_id, shown.text, stream, parts)
 
     async def on_user_thread(self, fn: Callable[..., T | Awaitable[T]], *args: Any) -> T:
         desk = current_desk() or self._turn.house.desk
@@ -269,6 +288,7 @@ class Calls:
             how = "error" if outcome.is_error else "ok"
             return outcome
         finally:
+            context.flush()
             self._turn.say(ev.ToolExecutionEnd, call.call_id, call.name, time.monotonic() - begun, how)
 
     async def _stop(self, task: asyncio.Task[ToolOutcome], call: ToolCallPart) -> None:

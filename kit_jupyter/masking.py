@@ -182,6 +182,18 @@ class Masker:
             self._raw = copied
             return self._known
 
+    def held(self, text: str) -> int:
+        """How many characters at the end of `text` may begin a secret: to be shown only with what follows them."""
+        if self._pattern() is None:
+            return 0
+        longest = 0
+        for form in self._labels:
+            for n in range(min(len(form) - 1, len(text)), longest, -1):
+                if text.endswith(form[:n]):
+                    longest = n
+                    break
+        return longest
+
     def mask(self, text: str) -> str:
         """`text` with each secret as ``[masked …]``."""
         if not text:
