@@ -132,9 +132,13 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     made.close()
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def browser() -> Iterator[Any]:
-    """A headless Chromium that is already installed."""
+    """A headless Chromium that is already installed.
+
+    For a module at the most: Playwright's sync API keeps a loop running in this thread while it is open, and async
+    tests that follow could not run.
+    """
     path = chromium()
     if not path:
         pytest.skip("no chromium found; Debian: apt-get install chromium")
