@@ -170,6 +170,10 @@ def record(path: Path, replies: list[Any]) -> int:
         if teacher.left or len(teacher.asked) != len(replies):
             raise SystemExit(f"{path.name}: {len(teacher.asked)} requests for {len(replies)} replies")
     notebook.metadata.pop("widgets", None)
+    for cell in notebook.cells:
+        for output in cell.get("outputs", ()):  # ids differ from run to run
+            for name in ("session", "turn"):
+                output.get("metadata", {}).get("kit", {}).pop(name, None)
     notebook.metadata["language_info"] = {"name": "python"}
     nbformat.validate(notebook)
     nbformat.write(notebook, path)
