@@ -64,7 +64,11 @@ class Approval:
 
 
 class Approver(Protocol):
-    """Asks a person; fulfilled by widgets, the terminal, callbacks."""
+    """Asks a person; fulfilled by widgets, the terminal, callbacks.
+
+    One that others answer may also have ``expect(question)``: it is called just before the question
+    is announced, so that an answer which comes at once finds it waiting.
+    """
 
     async def ask(self, question: Question) -> Approval:
         """Wait for the answer, on the engine's loop; cancelled when the turn stops."""
@@ -107,13 +111,20 @@ class PendingApprover:
         self._emit = emit
         self._lock = threading.Lock()
         self._waiting: dict[str, tuple[Question, asyncio.Future[Approval], asyncio.AbstractEventLoop]] = {}
+        self._expected: dict[str, asyncio.Future[Approval]] = {}  # also those answered before they were asked
 
-    async def ask(self, question: Question) -> Approval:
-        """Wait for `answer`."""
+    def expect(self, question: Question) -> asyncio.Future[Approval]:
+        """Take answers to `question` from now on; `ask` waits for the one that comes. On the engine."""
         loop = asyncio.get_running_loop()
         future: asyncio.Future[Approval] = loop.create_future()
         with self._lock:
             self._waiting[question.call_id] = (question, future, loop)
+            self._expected[question.call_id] = future
+        return future
+
+    async def ask(self, question: Question) -> Approval:
+        """Wait for `answer`."""
+        future = self._expected.get(question.call_id) or self.expect(question)
         try:
             if self._emit is not None:
                 self._emit(question)
@@ -121,6 +132,7 @@ class PendingApprover:
         finally:
             with self._lock:
                 self._waiting.pop(question.call_id, None)
+                self._expected.pop(question.call_id, None)
 
     @property
     def pending(self) -> tuple[Question, ...]:

@@ -237,6 +237,9 @@ class Calls:
     async def ask_person(self, question: Question) -> Approval:
         """Ask, tell of question and answer, and let the policy remember it."""
         turn = self._turn
+        expect = getattr(turn.house.approver, "expect", None)
+        if expect is not None:
+            expect(question)
         turn.say(
             ev.ApprovalAsked,
             question.call_id,

@@ -56,6 +56,12 @@ class _Front:
         self.own = own
         self.pending = PendingApprover()
 
+    def expect(self, question: Question) -> None:
+        if self.own is None and self._kit.is_attended:
+            self.pending.expect(question)
+        elif hasattr(self.own, "expect"):
+            self.own.expect(question)
+
     async def ask(self, question: Question) -> Approval:
         if self.own is not None:
             return await self.own.ask(question)

@@ -816,6 +816,18 @@ async def test_approval_is_asked_answered_and_remembered(make: Any) -> None:
     assert "was not run" in results(kit)[1].parts[0].text
 
 
+async def test_an_answer_in_the_moment_of_asking_counts(make: Any) -> None:
+    """U60: who answers as soon as the question is announced is heard; the question waits before it is shown."""
+    kit, _ = make([tool_call("asked_area", width=2, height=3)], "a", tools=[asked_area], permissions="ask")
+    kit.is_attended = True
+    kit.subscribe(lambda asked: kit.deny(asked.call_id, "at once"), ev.ApprovalAsked, inline=True)
+
+    await asyncio.wait_for(kit.prompt("go"), 10)
+
+    assert "at once" in results(kit)[0].parts[0].text
+    assert kit.pending_approvals == ()
+
+
 async def test_a_stop_while_a_person_is_asked_closes_the_question(make: Any) -> None:
     """Each ApprovalAsked has its ApprovalGiven, also when the turn is stopped."""
     kit, _ = make([tool_call("asked_area", width=2, height=3)], tools=[asked_area], permissions="ask")
