@@ -57,10 +57,12 @@ class _Front:
         self.pending = PendingApprover()
 
     def expect(self, question: Question) -> None:
-        if self.own is None and self._kit.is_attended:
+        if self.own is not None:
+            expect = getattr(self.own, "expect", None)
+            if expect is not None:
+                expect(question)
+        elif self._kit.is_attended:
             self.pending.expect(question)
-        elif hasattr(self.own, "expect"):
-            self.own.expect(question)
 
     async def ask(self, question: Question) -> Approval:
         if self.own is not None:
