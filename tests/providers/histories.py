@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -26,7 +27,7 @@ from kit_jupyter.messages import (
 from kit_jupyter.prompt import PromptMessage, ToolResultPart
 from kit_jupyter.provider import ModelRequest
 from kit_jupyter.providers._framing import Answer
-from kit_jupyter.providers.codec import Codec, Endpoint
+from kit_jupyter.providers.codec import Codec, Decoder, Endpoint, ServerEvent
 
 PNG = "iVBORw0KGgo="
 PDF = "JVBERi0xLjQK"
@@ -95,6 +96,64 @@ def sse(*events: Any) -> bytes:
     return b"".join(
         b"data: " + (event if isinstance(event, bytes) else json.dumps(event).encode()) + b"\n\n" for event in events
     )
+
+
+# ---------------------------------------------------------------- laws of every codec
+
+
+def calls_of(fn: Callable[[], object]) -> int:
+    """How many Python calls `fn` makes."""
+    calls = 0
+
+    def count(frame: Any, event: str, arg: Any) -> None:
+        nonlocal calls
+        calls += event == "call"
+
+    sys.setprofile(count)
+    try:
+        fn()
+    finally:
+        sys.setprofile(None)
+    return calls
+
+
+def assert_a_step_costs_what_is_new(codec: Codec, endpoint: Endpoint, model: str) -> None:
+    """Python calls per request do not grow with the history."""
+    history = [said("begin")]
+    costs = []
+    for number in range(60):
+        history += [answer(call(f"c{number}")), result(f"c{number}")]
+        asked = request(*history, model=model)
+        costs.append(calls_of(lambda asked=asked: codec.encode(asked, endpoint)))  # type: ignore[misc]
+    assert costs[-1] <= costs[9] * 1.1
+
+
+def assert_a_chunk_costs_few_calls(decoder: Decoder, event: ServerEvent, most: int) -> None:
+    """Python calls per chunk: at most `most`, and the same at the 10,000th."""
+    for _ in range(2):
+        list(decoder.feed(event))
+    first = calls_of(lambda: decoder.feed(event))
+    for _ in range(10_000):
+        decoder.feed(event)
+    assert calls_of(lambda: decoder.feed(event)) == first <= most
+
+
+def assert_each_body_begins_the_next(
+    new: Callable[[], Codec],
+    endpoint: Endpoint,
+    model: str,
+    talk: list[tuple[PromptMessage, ...]],
+    history_bytes: Callable[[bytes], bytes],
+) -> None:
+    """The prefix cache law for a talk; and what a codec keeps never changes what is sent."""
+    codec, before = new(), b""
+    for messages in talk:
+        asked = request(*messages, model=model, system="S")
+        body = codec.encode(asked, endpoint).body
+        assert body == new().encode(asked, endpoint).body
+        now = history_bytes(body)
+        assert now.startswith(before)
+        before = now
 
 
 # ---------------------------------------------------------------- by hypothesis

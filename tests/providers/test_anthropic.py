@@ -6,7 +6,6 @@ import gc
 import hashlib
 import itertools
 import json
-import sys
 from typing import Any
 
 import pytest
@@ -32,7 +31,24 @@ from kit_jupyter.prompt import PromptMessage
 from kit_jupyter.providers.anthropic import MARK, WIRE, AnthropicCodec, takes
 from kit_jupyter.providers.codec import Endpoint, ServerEvent
 
-from .histories import PDF, PNG, POINT, WEATHER, answer, call, deltas_of, read, request, result, said, sse, talks
+from .histories import (
+    PDF,
+    PNG,
+    POINT,
+    WEATHER,
+    answer,
+    assert_a_chunk_costs_few_calls,
+    assert_a_step_costs_what_is_new,
+    assert_each_body_begins_the_next,
+    call,
+    deltas_of,
+    read,
+    request,
+    result,
+    said,
+    sse,
+    talks,
+)
 from .sdk_shapes import misfits
 from .wire_cases import ROOT, WireCase, all_cases, decode, endpoint_of, request_of, whole
 
@@ -573,15 +589,7 @@ def test_the_bytes_of_a_history_are_a_prefix_of_the_next(model: str) -> None:
     @settings(max_examples=60, deadline=None)
     @given(talks(own))
     def holds(talk: list[tuple[PromptMessage, ...]]) -> None:
-        codec = AnthropicCodec()
-        before = b""
-        for messages in talk:
-            asked = request(*messages, model=model, system="S")
-            body = codec.encode(asked, ENDPOINT).body
-            assert body == AnthropicCodec().encode(asked, ENDPOINT).body
-            now = history_bytes(body)
-            assert now.startswith(before)
-            before = now
+        assert_each_body_begins_the_next(AnthropicCodec, ENDPOINT, model, talk, history_bytes)
 
     holds()
 
@@ -631,30 +639,7 @@ def test_settings_fit_the_sdk(model: str, thinking: Any) -> None:
 
 def test_a_new_step_costs_what_is_new() -> None:
     """Python calls per request do not grow with the history (speed row 6)."""
-    history = [said("begin")]
-    codec = AnthropicCodec()
-
-    def cost() -> int:
-        calls = 0
-
-        def count(frame: Any, event: str, arg: Any) -> None:
-            nonlocal calls
-            calls += event == "call"
-
-        asked = request(*history, model=MODEL)
-        sys.setprofile(count)
-        try:
-            codec.encode(asked, ENDPOINT)
-        finally:
-            sys.setprofile(None)
-        return calls
-
-    costs = []
-    for number in range(60):
-        history += [answer(call(f"c{number}")), result(f"c{number}")]
-        costs.append(cost())
-
-    assert costs[-1] <= costs[9] * 1.1
+    assert_a_step_costs_what_is_new(AnthropicCodec(), ENDPOINT, MODEL)
 
 
 def test_a_talk_that_is_gone_takes_its_bytes_with_it() -> None:
@@ -914,27 +899,8 @@ def test_a_chunk_of_text_costs_few_calls_however_long_the_answer() -> None:
     decoder = AnthropicCodec().decoder(request(said("q"), model=MODEL), ENDPOINT)
     for event in (START, TEXT):
         decoder.feed(ServerEvent("", json.dumps(event).encode()))
-    event = ServerEvent("", json.dumps(HELLO).encode())
 
-    def cost() -> int:
-        calls = 0
-
-        def count(frame: Any, kind: str, arg: Any) -> None:
-            nonlocal calls
-            calls += kind == "call"
-
-        sys.setprofile(count)
-        try:
-            decoder.feed(event)
-        finally:
-            sys.setprofile(None)
-        return calls
-
-    first = cost()
-    for _ in range(10_000):
-        decoder.feed(event)
-
-    assert cost() == first <= 5
+    assert_a_chunk_costs_few_calls(decoder, ServerEvent("", json.dumps(HELLO).encode()), 5)
 
 
 def test_what_models_take_is_told_from_all_forms_of_their_names() -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import itertools
 import json
-import sys
 from typing import Any
 
 import pytest
@@ -31,7 +30,24 @@ from kit_jupyter.providers._gemini_answer import _path
 from kit_jupyter.providers.codec import Endpoint, ServerEvent
 from kit_jupyter.providers.gemini import FOREIGN_SIGNATURE, WIRE, GeminiCodec
 
-from .histories import PDF, PNG, POINT, WEATHER, answer, call, deltas_of, read, request, result, said, sse, talks
+from .histories import (
+    PDF,
+    PNG,
+    POINT,
+    WEATHER,
+    answer,
+    assert_a_chunk_costs_few_calls,
+    assert_a_step_costs_what_is_new,
+    assert_each_body_begins_the_next,
+    call,
+    deltas_of,
+    read,
+    request,
+    result,
+    said,
+    sse,
+    talks,
+)
 from .wire_cases import ROOT, WireCase, all_cases, decode, endpoint_of, request_of, whole
 
 MODEL = "gemini/gemini-3-pro"
@@ -353,15 +369,7 @@ def test_the_bytes_of_a_history_are_a_prefix_of_the_next(model: str) -> None:
     @settings(max_examples=60, deadline=None)
     @given(talks(own))
     def holds(talk: list[tuple[PromptMessage, ...]]) -> None:
-        codec = GeminiCodec()
-        before = b""
-        for messages in talk:
-            asked = request(*messages, model=model, system="S")
-            body = codec.encode(asked, ENDPOINT).body
-            assert body == GeminiCodec().encode(asked, ENDPOINT).body
-            now = history_bytes(body)
-            assert now.startswith(before)
-            before = now
+        assert_each_body_begins_the_next(GeminiCodec, ENDPOINT, model, talk, history_bytes)
 
     holds()
 
@@ -420,30 +428,7 @@ def test_settings_fit_the_sdk(model: str) -> None:
 
 def test_a_new_step_costs_what_is_new() -> None:
     """Python calls per request do not grow with the history (speed row 6)."""
-    history = [said("begin")]
-    codec = GeminiCodec()
-
-    def cost() -> int:
-        calls = 0
-
-        def count(frame: Any, event: str, arg: Any) -> None:
-            nonlocal calls
-            calls += event == "call"
-
-        asked = request(*history, model=MODEL)
-        sys.setprofile(count)
-        try:
-            codec.encode(asked, ENDPOINT)
-        finally:
-            sys.setprofile(None)
-        return calls
-
-    costs = []
-    for number in range(60):
-        history += [answer(call(f"c{number}")), result(f"c{number}")]
-        costs.append(cost())
-
-    assert costs[-1] <= costs[9] * 1.1
+    assert_a_step_costs_what_is_new(GeminiCodec(), ENDPOINT, MODEL)
 
 
 # ---------------------------------------------------------------- the answer
@@ -732,25 +717,5 @@ def test_server_tools_are_shown() -> None:
 def test_a_chunk_of_text_costs_few_calls_however_long_the_answer() -> None:
     """Python calls per chunk: few, and the same at the 10,000th (speed rows 1c and 3)."""
     decoder = GeminiCodec().decoder(request(said("q"), model=MODEL), ENDPOINT)
-    event = ServerEvent("", json.dumps(chunk({"text": "hé"})).encode())
-    decoder.feed(event)
 
-    def cost() -> int:
-        calls = 0
-
-        def count(frame: Any, kind: str, arg: Any) -> None:
-            nonlocal calls
-            calls += kind == "call"
-
-        sys.setprofile(count)
-        try:
-            decoder.feed(event)
-        finally:
-            sys.setprofile(None)
-        return calls
-
-    first = cost()
-    for _ in range(10_000):
-        decoder.feed(event)
-
-    assert cost() == first <= 6
+    assert_a_chunk_costs_few_calls(decoder, ServerEvent("", json.dumps(chunk({"text": "hé"})).encode()), 6)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import json
-import sys
 from typing import Any
 
 import pytest
@@ -32,7 +31,23 @@ from kit_jupyter.providers.codec import Endpoint, ServerEvent
 from kit_jupyter.providers.openai_chat import OpenAIChatCodec
 from kit_jupyter.providers.registry import ROWS, Row
 
-from .histories import PDF, PNG, POINT, WEATHER, answer, call, read, request, result, said, sse, talks
+from .histories import (
+    PDF,
+    PNG,
+    POINT,
+    WEATHER,
+    answer,
+    assert_a_chunk_costs_few_calls,
+    assert_a_step_costs_what_is_new,
+    assert_each_body_begins_the_next,
+    call,
+    read,
+    request,
+    result,
+    said,
+    sse,
+    talks,
+)
 from .sdk_shapes import misfits
 from .wire_cases import ROOT, WireCase, all_cases, codec_of, decode, endpoint_of, whole
 
@@ -421,14 +436,7 @@ DIALECTS = [
 @given(talk=talks(own))
 def test_the_bytes_of_a_history_are_a_prefix_of_the_next(row: Row, talk: list[tuple[PromptMessage, ...]]) -> None:
     """The prefix cache law in each dialect; and what is kept never changes what is sent."""
-    codec, at, before = OpenAIChatCodec(), endpoint(*row.quirks), b""
-    for messages in talk:
-        asked = request(*messages, model=MODEL, system="S")
-        body = codec.encode(asked, at).body
-        assert body == OpenAIChatCodec().encode(asked, at).body
-        now = history_bytes(body)
-        assert now.startswith(before)
-        before = now
+    assert_each_body_begins_the_next(OpenAIChatCodec, endpoint(*row.quirks), MODEL, talk, history_bytes)
 
 
 @pytest.mark.parametrize("row", [row for row in DIALECTS if row.id == "openai-chat"])
@@ -484,46 +492,17 @@ def test_recorded_requests_fit_the_same_types() -> None:
         assert misfits(body, params.CompletionCreateParamsStreaming) == []
 
 
-def calls_of(work: Any) -> int:
-    """How many Python functions `work` calls."""
-    count = 0
-
-    def see(frame: Any, event: str, argument: Any) -> None:
-        nonlocal count
-        count += event == "call"
-
-    sys.setprofile(see)
-    try:
-        work()
-    finally:
-        sys.setprofile(None)
-    return count
-
-
 def test_a_new_step_costs_what_is_new() -> None:
     """Python calls per request do not grow with the history (speed row 6)."""
-    history, codec, at = [said("begin")], OpenAIChatCodec(), endpoint()
-    costs = []
-    for number in range(60):
-        history += [answer(call(f"c{number}")), result(f"c{number}")]
-        asked = request(*history, model=MODEL, tools=(WEATHER,) * 20)
-        costs.append(calls_of(lambda asked=asked: codec.encode(asked, at)))  # type: ignore[misc]
-
-    assert costs[-1] <= costs[9] * 1.1
+    assert_a_step_costs_what_is_new(OpenAIChatCodec(), endpoint(), MODEL)
 
 
 def test_a_chunk_of_text_costs_few_calls_however_long_the_answer() -> None:
     """Python calls per chunk: few, and the same at the 10,000th (speed rows 1c and 3)."""
     decoder = OpenAIChatCodec().decoder(request(said("q"), model=MODEL), endpoint())
     event = ServerEvent("", sse({"id": "r", "model": "m", "choices": [{"index": 0, "delta": {"content": "x"}}]})[6:-2])
-    list(decoder.feed(event))
-    list(decoder.feed(event))
 
-    first = calls_of(lambda: decoder.feed(event))
-    for _ in range(10_000):
-        decoder.feed(event)
-
-    assert calls_of(lambda: decoder.feed(event)) == first <= 7
+    assert_a_chunk_costs_few_calls(decoder, event, 7)
 
 
 # ---------------------------------------------------------------- answers

@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import itertools
 import json
-import sys
 from typing import Any
 
 import pytest
@@ -31,7 +30,24 @@ from kit_jupyter.prompt import PromptMessage
 from kit_jupyter.providers.codec import Endpoint, ServerEvent
 from kit_jupyter.providers.openai_responses import WIRE, OpenAIResponsesCodec
 
-from .histories import PDF, PNG, POINT, WEATHER, answer, call, deltas_of, read, request, result, said, sse, talks
+from .histories import (
+    PDF,
+    PNG,
+    POINT,
+    WEATHER,
+    answer,
+    assert_a_chunk_costs_few_calls,
+    assert_a_step_costs_what_is_new,
+    assert_each_body_begins_the_next,
+    call,
+    deltas_of,
+    read,
+    request,
+    result,
+    said,
+    sse,
+    talks,
+)
 from .sdk_shapes import misfits
 from .wire_cases import ROOT, WireCase, all_cases, decode, endpoint_of, request_of, whole
 
@@ -370,15 +386,7 @@ def history_bytes(body: bytes) -> bytes:
 @given(talks(own))
 def test_the_bytes_of_a_history_are_a_prefix_of_the_next(talk: list[tuple[PromptMessage, ...]]) -> None:
     """The prefix cache law; and what is kept never changes what is sent."""
-    codec = OpenAIResponsesCodec()
-    before = b""
-    for messages in talk:
-        asked = request(*messages, model=MODEL, system="S")
-        body = codec.encode(asked, ENDPOINT).body
-        assert body == OpenAIResponsesCodec().encode(asked, ENDPOINT).body
-        now = history_bytes(body)
-        assert now.startswith(before)
-        before = now
+    assert_each_body_begins_the_next(OpenAIResponsesCodec, ENDPOINT, MODEL, talk, history_bytes)
 
 
 @settings(max_examples=40, deadline=None)
@@ -422,30 +430,7 @@ def test_settings_fit_the_sdk(model: str) -> None:
 
 def test_a_new_step_costs_what_is_new() -> None:
     """Python calls per request do not grow with the history (speed row 6)."""
-    history = [said("begin")]
-    codec = OpenAIResponsesCodec()
-
-    def cost() -> int:
-        calls = 0
-
-        def count(frame: Any, event: str, arg: Any) -> None:
-            nonlocal calls
-            calls += event == "call"
-
-        asked = request(*history, model=MODEL)
-        sys.setprofile(count)
-        try:
-            codec.encode(asked, ENDPOINT)
-        finally:
-            sys.setprofile(None)
-        return calls
-
-    costs = []
-    for number in range(60):
-        history += [answer(call(f"c{number}")), result(f"c{number}")]
-        costs.append(cost())
-
-    assert costs[-1] <= costs[9] * 1.1
+    assert_a_step_costs_what_is_new(OpenAIResponsesCodec(), ENDPOINT, MODEL)
 
 
 # ---------------------------------------------------------------- the answer
@@ -705,26 +690,7 @@ def test_server_tools_are_shown() -> None:
 def test_a_chunk_of_text_costs_few_calls_however_long_the_answer() -> None:
     """Python calls per chunk: few, and the same at the 10,000th (speed rows 1c and 3)."""
     decoder = OpenAIResponsesCodec().decoder(request(said("q"), model=MODEL), ENDPOINT)
-    event = ServerEvent("", json.dumps(HELLO).encode())
-    for before in (CREATED, ADDED, HELLO):
-        list(decoder.feed(ServerEvent("", json.dumps(before).encode())))
+    for event in (CREATED, ADDED):
+        list(decoder.feed(ServerEvent("", json.dumps(event).encode())))
 
-    def cost() -> int:
-        calls = 0
-
-        def count(frame: Any, kind: str, arg: Any) -> None:
-            nonlocal calls
-            calls += kind == "call"
-
-        sys.setprofile(count)
-        try:
-            decoder.feed(event)
-        finally:
-            sys.setprofile(None)
-        return calls
-
-    first = cost()
-    for _ in range(10_000):
-        decoder.feed(event)
-
-    assert cost() == first <= 5
+    assert_a_chunk_costs_few_calls(decoder, ServerEvent("", json.dumps(HELLO).encode()), 5)
