@@ -55,7 +55,8 @@ TEXT = _delta({"role": "assistant", "content": "fine"}) + _delta({}, "stop") + U
 
 
 def _call(number: int) -> bytes:
-    function = {"name": "area", "arguments": '{"width": 2, "height": 3}'}
+    # Other numbers each time: the policy asks a person about the same call said three times in a row.
+    function = {"name": "area", "arguments": f'{{"width": {number + 2}, "height": 3}}'}
     call = {"index": 0, "id": f"call_{number}", "type": "function", "function": function}
     return _delta({"role": "assistant", "tool_calls": [call]}) + _delta({}, "tool_calls") + USAGE + DONE
 
