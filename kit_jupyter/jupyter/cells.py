@@ -11,15 +11,20 @@ from typing import Any
 from kit_jupyter.jupyter.shell import Parent
 from kit_jupyter.messages import CellRef
 
-__all__ = ["CellFinder", "notebook_name"]
+__all__ = ["CellFinder", "notebook_name", "notebook_path"]
+
+
+def notebook_path(ip: Any) -> str:
+    """The notebook's file as far as the server or the editor told it, else empty."""
+    for path in (os.environ.get("JPY_SESSION_NAME"), ip.user_ns.get("__vsc_ipynb_file__")):
+        if isinstance(path, str) and path:
+            return path
+    return ""
 
 
 def notebook_name(ip: Any) -> str:
     """File name of the notebook as far as the server or the editor told it, else empty."""
-    for path in (os.environ.get("JPY_SESSION_NAME"), ip.user_ns.get("__vsc_ipynb_file__")):
-        if isinstance(path, str) and path:
-            return PurePath(path).name
-    return ""
+    return PurePath(notebook_path(ip)).name
 
 
 class CellFinder:

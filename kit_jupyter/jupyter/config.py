@@ -147,6 +147,16 @@ class KitNotebook(Configurable):
         "new", help="What cells begin with: new, memory, or last (go on with this project's last session)."
     ).tag(config=True)
 
+    keep_turns = traitlets.Bool(
+        True,
+        help="Keep each turn as data in the notebook, for cards and %kit_resume --from-notebook; off: its text only.",
+    ).tag(config=True)
+    keep_limit = traitlets.Int(
+        1_000_000,
+        min=0,
+        help="Most characters of one turn's data in the notebook; beyond, results, thinking, pictures are cut. 0: all.",
+    ).tag(config=True)
+
     keymap = traitlets.Dict(
         help="Your keys: command id to keys, a list of them, or None to remove; what is set in Lab goes before it."
     ).tag(config=True)
@@ -157,6 +167,12 @@ class KitNotebook(Configurable):
         for name, value in admin_defaults().get("KitNotebook", {}).items():
             if name not in given and self.has_trait(name):
                 setattr(self, name, value)
+
+    def pack(self, turn: dict[str, Any]) -> dict[str, Any]:
+        """The bundle that stays in a cell."""
+        from kit_jupyter.jupyter.transcript import bundle
+
+        return bundle(turn, keep=self.keep_turns, limit=self.keep_limit)
 
     def notebook_tools(self, ip: Any) -> tuple[Any, ...]:
         """The built-in tools of a new session, without those that are locked."""

@@ -35,6 +35,9 @@ MODES = ("auto", "widget", "updates", "static", "plain")
 HELLO_SECONDS = 8.0
 UPDATE_SECONDS = 0.4
 
+#: Makes of a saved turn the bundle that stays in the cell.
+Pack = Callable[[dict[str, Any]], dict[str, Any]]
+
 
 class CellDisplay(Protocol):
     """Shows one turn in one cell."""
@@ -78,6 +81,7 @@ def make(
     watch: bool,
     parent: Parent,
     rich: bool = True,
+    pack: Pack = bundle,
 ) -> CellDisplay:
     """The display of that mode.
 
@@ -89,15 +93,17 @@ def make(
         Comm messages are served while the turn runs, so a browser that stays silent has no widgets.
     rich : bool
         In a terminal, draw Markdown where `rich` is installed.
+    pack : callable(saved turn) -> dict
+        Makes the bundle that stays.
     """
     match mode:
         case "static":
-            return StaticDisplay()
+            return StaticDisplay(pack)
         case "plain":
             return TextDisplay(rich=rich and not is_kernel(ip))
         case "updates":
-            return UpdatesDisplay(ip, parent)
-    return WidgetDisplay(ip, verbs, watch=watch, parent=parent)
+            return UpdatesDisplay(ip, parent, pack=pack)
+    return WidgetDisplay(ip, verbs, watch=watch, parent=parent, pack=pack)
 
 
 def publish(
@@ -119,12 +125,15 @@ class StaticDisplay:
 
     can_ask = False
 
+    def __init__(self, pack: Pack = bundle) -> None:
+        self._pack = pack
+
     def show(self, turn: TurnModel) -> None:
         """Nothing while it runs."""
 
     def finish(self, turn: TurnModel, metadata: dict[str, Any]) -> None:
         """Show the bundle."""
-        publish(bundle(turn.saved()), {"kit": metadata})
+        publish(self._pack(turn.saved()), {"kit": metadata})
 
 
 class UpdatesDisplay:
@@ -136,7 +145,10 @@ class UpdatesDisplay:
 
     can_ask = False
 
-    def __init__(self, ip: Any, parent: Parent, display_id: str | None = None, hint: str = "") -> None:
+    def __init__(
+        self, ip: Any, parent: Parent, display_id: str | None = None, hint: str = "", pack: Pack = bundle
+    ) -> None:
+        self._pack = pack
         self._ip = ip
         self._parent = parent
         self._id = display_id
@@ -164,7 +176,7 @@ class UpdatesDisplay:
             self._news.wait(1.0)
             self._news.clear()
             saved = turn.saved()
-            data = {key: value for key, value in bundle(saved).items() if key.startswith("text/")}
+            data = bundle(saved, keep=False)
             length = len(data["text/plain"])
             if self._over.is_set() or length < max(size * 1.25, size + 20):
                 continue
@@ -184,7 +196,7 @@ class UpdatesDisplay:
     def finish(self, turn: TurnModel, metadata: dict[str, Any]) -> None:
         """Put the bundle in the place of the text."""
         self.stop()
-        publish(bundle(turn.saved()), {"kit": metadata}, display_id=self._id, update=True)
+        publish(self._pack(turn.saved()), {"kit": metadata}, display_id=self._id, update=True)
 
 
 class WidgetDisplay:
@@ -192,7 +204,16 @@ class WidgetDisplay:
 
     can_ask = True
 
-    def __init__(self, ip: Any, verbs: Callable[[Any, dict[str, Any]], None], *, watch: bool, parent: Parent) -> None:
+    def __init__(
+        self,
+        ip: Any,
+        verbs: Callable[[Any, dict[str, Any]], None],
+        *,
+        watch: bool,
+        parent: Parent,
+        pack: Pack = bundle,
+    ) -> None:
+        self._pack = pack
         self._ip = ip
         self._verbs = verbs
         self._watch = watch
@@ -232,7 +253,7 @@ class WidgetDisplay:
         self.can_ask = False
 
     def _fall_back(self, turn: TurnModel, hint: str, *, new: bool) -> None:
-        self._updates = UpdatesDisplay(self._ip, self._parent, None if new else self._id, hint)
+        self._updates = UpdatesDisplay(self._ip, self._parent, None if new else self._id, hint, self._pack)
         self._updates.show(turn)
 
     def finish(self, turn: TurnModel, metadata: dict[str, Any]) -> None:
@@ -245,7 +266,7 @@ class WidgetDisplay:
         if self._updates is not None:
             self._updates.stop()
         self.view.flush()
-        publish(bundle(turn.saved()), {"kit": metadata}, display_id=self._id, update=True)
+        publish(self._pack(turn.saved()), {"kit": metadata}, display_id=self._id, update=True)
         self.view.close()
 
 

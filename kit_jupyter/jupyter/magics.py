@@ -426,12 +426,27 @@ class KitMagics(Magics):
 
     @no_var_expand
     @magic_arguments()
+    @argument(
+        "--from-notebook",
+        dest="notebook",
+        action="store_true",
+        default=False,
+        help="what the saved notebook shows: this one, or the file named",
+    )
+    @argument("-s", "--session", help="with --from-notebook: the talk of that name at the side")
     @line_magic
     @_plain_errors
     def kit_resume(self, line: str) -> None:
-        """Go on with another session: a name of this kernel, an id, a file, or the last one."""
-        _, wanted = opt.read(KitMagics.kit_resume, line, text=True)
+        """Go on with another session: a name of this kernel, an id, a file, or the last one.
+
+        ``--from-notebook`` goes on with the conversation that a saved notebook shows, also where
+        its session's file is not: one from a colleague, or from another machine.
+        """
+        asked, wanted = opt.read(KitMagics.kit_resume, line, text=True)
         wanted = wanted.strip()
+        if asked.notebook:
+            self._resume_notebook(wanted, asked.session or "")
+            return
         from kit_jupyter.session import Session
 
         if wanted in self.nb.kits:
@@ -447,10 +462,44 @@ class KitMagics(Magics):
                 near = [i.id for i in listing if i.id.startswith(wanted) or getattr(i, "name", "") == wanted]
                 wanted = near[0] if len(near) == 1 else wanted
             kit.resume_sync(wanted)
+        self._resumed("resumed {id}: {count} messages")
+
+    def _resumed(self, words: str) -> None:
         kit = self.nb.kit()
-        print(f"resumed {kit.session.id}: {len(kit.messages)} messages")
+        print(words.format(id=kit.session.id, count=len(kit.messages)))
         if self.nb.panel is not None:
             self.nb.panel.follow(kit)
+
+    def _resume_notebook(self, given: str, talk: str) -> None:
+        from kit_jupyter.jupyter import rebuild
+        from kit_jupyter.jupyter.cells import notebook_name, notebook_path
+        from kit_jupyter.session import Session
+
+        path = rebuild.find_notebook(given.strip("'\""), notebook_path(self.shell))
+        found = rebuild.read_turns(path, notebook_name(self.shell))
+        turns = [saved for saved in found.turns if saved.talk == talk]
+        whole = rebuild.whole_session_in(path) if not turns and not talk else None
+        if not turns and whole is None:
+            others = sorted({saved.talk for saved in found.turns})
+            hint = f"; talks at the side: -s {', -s '.join(others)}" if others else ""
+            raise UsageError(f"{path.name} shows no turn of kit{hint} (save the notebook first)")
+        kit = self.nb.kit(talk or None)
+        original = rebuild.original_of(turns)
+        if original is not None and kit.session.path == original:
+            how = "is the present session"
+        elif original is not None:
+            kit.resume_sync(Session.open(original))
+            how = "is still here as a session, and goes on"
+        elif whole is not None:
+            kit.resume_sync(whole)
+            how = "holds a session, which was copied"
+        else:
+            kit.resume_sync(rebuild.rebuild(turns, memory=kit.session.path is None))
+            how = f"was read: {len(turns)} turns"
+        if talk:
+            self.nb.use(kit, talk)
+        missed = f"; {found.unread} outputs could not be read" if found.unread else ""
+        self._resumed(f"{path.name} {how}{missed}".replace("{", "{{").replace("}", "}}") + "; {id}: {count} messages")
 
     @no_var_expand
     @magic_arguments()

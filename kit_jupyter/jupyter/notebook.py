@@ -249,6 +249,7 @@ class Notebook:
             watch=not background and is_kernel(self.ip) and probes(self.ip)["concurrent_comms"],
             parent=parent,
             rich=self.config.rich,
+            pack=self.config.pack,
         )
         run = Run(kit, handle, model, desk, parent, shown, text=text, background=background)
         self.runs[handle.turn_id] = run
@@ -315,12 +316,14 @@ class Notebook:
         usage = run.model.facts.get("usage")
         tokens = getattr(usage, "tokens", None)
         prompt = run.text.encode("utf-8", "replace")
+        names = [name for name, kit in self.kits.items() if kit is run.kit and kit is not self.ip.user_ns.get("kit")]
         return {
             "model": str(run.model.facts.get("model", run.kit.model)),
             "session": run.kit.session.id,
             "turn": run.handle.turn_id,
             "tokens": {"input": getattr(tokens, "input", None), "output": getattr(tokens, "output", None)},
             "prompt_sha256": hashlib.sha256(prompt).hexdigest(),
+            **({"name": names[0]} if names else {}),  # of a session at the side: ``%%kit -s NAME``
         }
 
     def _finish_later(self, run: Run) -> None:

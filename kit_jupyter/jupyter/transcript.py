@@ -13,11 +13,14 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Callable
 from typing import Any
 
-__all__ = ["bundle", "harmless", "to_markdown", "to_plain"]
+__all__ = ["bundle", "fitted", "harmless", "to_markdown", "to_plain"]
 
 LINES = 20
+#: Characters that stay of a text which is shortened to make a turn fit into the file.
+SHORT = 2000
 
 _FENCE = re.compile(r"^( {0,3})(`{3,}(?=[^`]*$)|~{3,})(.*)$")
 _TAG = re.compile(r"<(?=[A-Za-z/!?])(?!https?://[^\s<>]*>)")
@@ -89,15 +92,48 @@ def _prose(text: str) -> str:
     return text
 
 
-def bundle(turn: dict[str, Any]) -> dict[str, Any]:
-    """The bundle of a saved turn: our own type, Markdown and plain text."""
+def bundle(turn: dict[str, Any], *, keep: bool = True, limit: int = 0) -> dict[str, Any]:
+    """The bundle of a saved turn: our own type, Markdown and plain text.
+
+    Parameters
+    ----------
+    keep : bool
+        With the turn as data; else its text only.
+    limit : int, characters
+        About how large that data may be; see `fitted`. 0 for no limit.
+    """
     from kit_jupyter.jupyter.protocol import BUNDLE_VERSION, TURN_MIME
 
-    return {
-        TURN_MIME: {"version": BUNDLE_VERSION, "turn": turn},
-        "text/markdown": to_markdown(turn),
-        "text/plain": to_plain(turn),
-    }
+    text = {"text/markdown": to_markdown(turn), "text/plain": to_plain(turn)}
+    if not keep:
+        return text
+    return {TURN_MIME: {"version": BUNDLE_VERSION, "turn": fitted(turn, limit) if limit > 0 else turn}, **text}
+
+
+def fitted(turn: dict[str, Any], limit: int) -> dict[str, Any]:
+    """`turn` with what can best be missed made shorter, until its JSON has at most `limit` characters.
+
+    Results and changes of tools go first, then thinking, then pictures; what was asked and answered stays.
+    """
+    from kit_jupyter.jupyter.turns import bounded
+
+    def cut(item: dict[str, Any], *names: str) -> dict[str, Any]:
+        return {k: bounded(v, SHORT) if k in names and isinstance(v, str) else v for k, v in item.items()}
+
+    def bare(item: dict[str, Any]) -> dict[str, Any]:
+        media = [{**one, "data": "", "size": len(one.get("data", "")) * 3 // 4} for one in item.get("media", ())]
+        return {**item, "media": media} if media else item
+
+    steps: tuple[Callable[[dict[str, Any]], dict[str, Any]], ...] = (
+        lambda item: cut(item, "result", "diff", "output") if item.get("kind") == "tool" else item,
+        lambda item: cut(item, "text") if item.get("kind") == "thinking" else item,
+        bare,
+    )
+    for step in steps:
+        if len(json.dumps(turn, ensure_ascii=False)) <= limit:
+            break
+        turn = {**turn, "items": [step(item) for item in turn.get("items", ())]}
+    return turn
 
 
 def to_markdown(turn: dict[str, Any]) -> str:
