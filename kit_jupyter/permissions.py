@@ -134,8 +134,9 @@ class Policy(Protocol):
 
 
 def _needs(tool: Tool, arguments: Mapping[str, Any], context: ToolContext) -> Access:
-    if isinstance(tool, TellsAccess):
-        return tool.access(arguments, context)
+    access = getattr(tool, "access", None)  # as `TellsAccess`, without the look through the class that isinstance takes
+    if callable(access):
+        return cast(TellsAccess, tool).access(arguments, context)
     texts = [v for v in arguments.values() if isinstance(v, str)]
     return Access(needs=(Need(tool.spec.name, texts[0] if texts else "", "function", "*"),))
 
@@ -215,7 +216,7 @@ class RulePolicy:
                 worst = wish[0]
             reasons.append(wish[1])
             suggested = []  # an "always" could not overrule it
-        question = access.question or _ask_text(tool, arguments)
+        question = access.question or (_ask_text(tool, arguments) if worst == "ask" else "")
         if repeats >= 3 and worst == "ask":
             question = f"{question}\n(the same call, {repeats} times in a row)"
         return Decision(
@@ -275,7 +276,7 @@ class RulePolicy:
             return (*above, *stored, *self.session_rules)
 
     def _repeats(self, tool: Tool, arguments: Mapping[str, Any], context: ToolContext) -> int:
-        what = f"{tool.spec.name} {json.dumps(arguments, sort_keys=True, default=repr)}"
+        what = f"{tool.spec.name} {_canonical(arguments)}"
         call_id = getattr(context, "call_id", "")
         with self._lock:
             last_id, last_what, times = self._last_call
@@ -361,6 +362,9 @@ def policy_of(value: Any = None, *, store: RuleStore | None = None) -> Policy:
     ('auto', 1)
     """
     if value is None:
+_canonical = json.JSONEncoder(sort_keys=True, default=repr).encode
+_plainly = json.JSONEncoder(ensure_ascii=False, default=repr).encode
+
         return RulePolicy(store=store)
     if isinstance(value, str):
         return RulePolicy(value, store=store)
@@ -402,7 +406,7 @@ def audit_record(
     from kit_jupyter.masking import mask
 
     def shown(values: Mapping[str, Any]) -> dict[str, str]:
-        return {name: mask(json.dumps(v, ensure_ascii=False, default=repr))[:500] for name, v in values.items()}
+        return {name: mask(_plainly(v))[:500] for name, v in values.items()}
 
     allowed = decision.effect == "allow" if approval is None else approval.allowed
     record: dict[str, Any] = {
