@@ -21,6 +21,7 @@ import asyncio
 import concurrent.futures
 import contextlib
 import ctypes
+import importlib
 import inspect
 import signal
 import threading
@@ -33,6 +34,9 @@ from typing import Any, Literal, Protocol
 __all__ = ["Done", "UserCall", "UserThread", "shielded"]
 
 GRACE_SECONDS = 1.5
+# The bare functions: those of `signal` look each handler up in an enum, and one that is not there (asyncio's own) becomes
+# an error that holds its repr, with the task and its frames in it. A tenth of a millisecond, thrice a call.
+_bare: Any = importlib.import_module("_signal")
 
 
 @dataclass(frozen=True, slots=True)
@@ -329,10 +333,10 @@ def _enter(call: UserCall) -> None:
     if not call._on_main:
         return
     _active.append(call)
-    current = signal.getsignal(signal.SIGINT)
+    current = _bare.getsignal(signal.SIGINT)
     if current is not _on_sigint:
         _laid.append((call, signal.default_int_handler if current is None else current))
-        signal.signal(signal.SIGINT, _on_sigint)
+        _bare.signal(signal.SIGINT, _on_sigint)
 
 
 def _leave(call: UserCall) -> None:
@@ -348,8 +352,8 @@ def _leave(call: UserCall) -> None:
             _laid[i] = (heirs[0], previous)
             return
         del _laid[i]
-        if signal.getsignal(signal.SIGINT) is _on_sigint:  # else someone laid theirs over ours; leave it
-            signal.signal(signal.SIGINT, previous)
+        if _bare.getsignal(signal.SIGINT) is _on_sigint:  # else someone laid theirs over ours; leave it
+            _bare.signal(signal.SIGINT, previous)
         return
 
 
