@@ -18,7 +18,7 @@ from kit_jupyter.kit_parts import KitParts
 from kit_jupyter.loop import Desk, current_desk, engine
 from kit_jupyter.messages import CellRef, TextPart
 from kit_jupyter.price import load_prices, price_of
-from kit_jupyter.provider import RetryNotice, asking_cell, retry_listener
+from kit_jupyter.provider import RetryNotice, asking_cell, retry_listener, status_listener
 from kit_jupyter.settings import PromptOptions, TurnOptions
 from kit_jupyter.tool import Toolbox, as_tool
 from kit_jupyter.turn import Turn
@@ -81,6 +81,7 @@ class KitPath(KitParts):
         with self._claims.claim("a turn is running", turn, place) as busy:
             self._inbox.open()
             token = retry_listener.set(lambda notice: self._retrying(turn, notice))
+            waiter = status_listener.set(lambda status: engine.call(self._waiting_for, turn, status))
             asker = asking_cell.set(f"cell {cell.cell_id}" if cell is not None else "")
             try:
                 self._tell_notes(turn)
@@ -93,6 +94,7 @@ class KitPath(KitParts):
             finally:
                 self._inbox.close()
                 retry_listener.reset(token)
+                status_listener.reset(waiter)
                 asking_cell.reset(asker)
             busy.done.set_result(result)
             return result
@@ -147,6 +149,10 @@ class KitPath(KitParts):
             state=self._state,
             mask=_mask(),
         )
+
+    def _waiting_for(self, turn: Turn, status: str) -> None:
+        if self._turn is turn:  # after its end nothing is said of a turn
+            turn.say(ev.Domain, "model.status", {"text": status})
 
     @staticmethod
     def _retrying(turn: Turn, notice: RetryNotice) -> None:

@@ -10,7 +10,7 @@ from typing import Any, Literal, Protocol, runtime_checkable
 from kit_jupyter.messages import ModelDelta, ModelRef, ToolSpec
 from kit_jupyter.prompt import PromptMessage
 
-__all__ = ["ModelInfo", "ModelRequest", "Provider", "RetryNotice", "asking_cell", "retry_listener"]
+__all__ = ["ModelInfo", "ModelRequest", "Provider", "RetryNotice", "asking_cell", "retry_listener", "status_listener"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,6 +38,11 @@ class RetryNotice:
 
 retry_listener: ContextVar[Callable[[RetryNotice], None] | None] = ContextVar("kit_retry_listener", default=None)
 """Called on the engine before each wait; set it in the task that reads the stream."""
+
+status_listener: ContextVar[Callable[[str], None] | None] = ContextVar("kit_status_listener", default=None)
+"""Told in a few words what is waited for before an answer can begin (weights that load), and ``""`` when it is over.
+
+Called on any thread; set like `retry_listener`."""
 
 asking_cell: ContextVar[str] = ContextVar("kit_asking_cell", default="")
 """How a person finds the cell that asks, for recordings and what is missing in them; set like `retry_listener`."""

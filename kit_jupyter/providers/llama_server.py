@@ -15,9 +15,10 @@ prompt starts another.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import weakref
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator
 from contextlib import aclosing
 from dataclasses import replace
 from typing import Any
@@ -25,7 +26,7 @@ from urllib.parse import urlsplit
 
 from kit_jupyter.errors import ConnectionFailed, ReplayMiss, UsageError, WireError
 from kit_jupyter.messages import ModelDelta, ModelRef
-from kit_jupyter.provider import ModelInfo, ModelRequest
+from kit_jupyter.provider import ModelInfo, ModelRequest, status_listener
 from kit_jupyter.providers import local_models, replay
 from kit_jupyter.providers._wire import Limits, WireProvider, http_library, is_loopback
 from kit_jupyter.providers.codec import Codec, Endpoint
@@ -150,6 +151,7 @@ class LocalProvider:
         self._servers: dict[str, LlamaServer] = {}
         self._wires: dict[tuple[object, ...], WireProvider] = {}
         self._asked: dict[str, Served] = {}
+        self._waiting: list[Callable[[str], None]] = []  # told of the status: those whose answer waits for it
 
     def __repr__(self) -> str:
         return f"LocalProvider({self.model_id!r})"
@@ -225,6 +227,25 @@ class LocalProvider:
 
     async def stream(self, request: ModelRequest) -> AsyncIterator[ModelDelta]:
         """Deltas of one answer; the first prompt starts the child."""
+        with self._told_while_waiting(status_listener.get()):
+            async with aclosing(self._stream(request)) as deltas:
+                async for delta in deltas:
+                    yield delta
+
+    @contextlib.contextmanager
+    def _told_while_waiting(self, listener: Callable[[str], None] | None) -> Iterator[None]:
+        if listener is None:
+            yield
+            return
+        if self.status:
+            listener(self.status)
+        self._waiting.append(listener)
+        try:
+            yield
+        finally:
+            self._waiting.remove(listener)
+
+    async def _stream(self, request: ModelRequest) -> AsyncGenerator[ModelDelta]:
         url = self._url(request.base_url)
         if url:
             wires, server = await self._wires_to(url, request), None
@@ -255,8 +276,9 @@ class LocalProvider:
         raise first_miss
 
     def _told(self, status: str) -> None:
-        if self.on_status is not None:
-            self.on_status(status)
+        for listener in (self.on_status, *self._waiting):
+            if listener is not None:
+                listener(status)
 
     async def _wires_to(self, url: str, request: ModelRequest) -> list[WireProvider]:
         """A server that runs already: asked once what it is."""

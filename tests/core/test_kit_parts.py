@@ -199,6 +199,32 @@ async def test_retries_of_a_provider_are_told(make: Any) -> None:
     assert (retry.attempt, retry.max_attempts, retry.delay_seconds, retry.error) == (1, 3, 0.5, "busy")
 
 
+async def test_what_a_model_waits_for_is_told(make: Any) -> None:
+    """Issue 7: a provider that loads its weights says so within its turn, from any thread, and never after it."""
+    from kit_jupyter.provider import status_listener
+
+    class Loads(ScriptedProvider):
+        async def stream(self, request: Any) -> Any:
+            self.listener = status_listener.get()
+            assert self.listener is not None
+            await asyncio.to_thread(self.listener, "loading 98 MB")
+            await asyncio.to_thread(self.listener, "")
+            async for delta in super().stream(request):
+                yield delta
+
+    provider = Loads("x")
+    kit, _ = make(provider=provider)
+    with record_events(kit) as log:
+        await kit.prompt("hi")
+        provider.listener("too late")
+        await asyncio.sleep(0)
+        await kit.abort()
+
+    told = [event for event in log.of(ev.Domain) if event.name == "model.status"]
+    assert [event.content["text"] for event in told] == ["loading 98 MB", ""]
+    assert all(event.turn_id for event in told)
+
+
 async def test_guests_may_emit_warn_and_fail_without_harm(make: Any) -> None:
     """Domain events, warnings and failures of guests are events with their source."""
     from kit_jupyter import Extension

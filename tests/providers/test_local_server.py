@@ -18,7 +18,7 @@ import pytest
 from kit_jupyter.errors import ConnectionFailed, ContextOverflow, ReplayMiss, UsageError
 from kit_jupyter.messages import MessageBuilder, ModelRef, TextPart
 from kit_jupyter.prompt import PromptMessage
-from kit_jupyter.provider import ModelRequest, Provider
+from kit_jupyter.provider import ModelRequest, Provider, status_listener
 from kit_jupyter.providers import llama_child, llama_process, local_models
 from kit_jupyter.providers.llama_server import LlamaServer, LocalProvider
 
@@ -121,6 +121,27 @@ async def test_the_first_prompt_starts_the_child_and_close_ends_it(provider):
     await provider.close()
     for process in (pid, *below):
         await gone(process)
+
+
+async def test_who_waits_for_the_model_is_told_what_it_waits_for(provider):
+    """The listener of the task that asks hears of the start, also when the start had begun before it asked."""
+    first, second = [], []
+
+    async def ask(told):
+        status_listener.set(told.append)
+        return await answer(provider, request())
+
+    begun, loop = asyncio.Event(), asyncio.get_running_loop()
+    provider.on_status = lambda _: loop.call_soon_threadsafe(begun.set)
+    one = asyncio.create_task(ask(first))
+    await begun.wait()
+    two = asyncio.create_task(ask(second))
+    await asyncio.gather(one, two)
+
+    assert first[0].startswith("starting the local model toy")
+    assert second[0] == first[0]
+    assert first[-1] == second[-1] == ""
+    assert provider._waiting == []
 
 
 async def test_it_is_a_provider(provider):
