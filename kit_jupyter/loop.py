@@ -296,25 +296,24 @@ class Desk:
     async def run(self, fn: Callable[..., T | Awaitable[T]], *args: Any) -> T:
         """As `post`, awaited on the engine. Cancelling it interrupts the code and waits until it has ended."""
         job = self.post(fn, *args)
-        future = asyncio.wrap_future(job.future)
         try:
-            return await asyncio.shield(future)
+            return await asyncio.wrap_future(job.future)
         except asyncio.CancelledError:
-            if future.done():
-                raise
-            await self._stop(job, future)
+            if not job.future.done():
+                await self._stop(job)
             raise
 
     @staticmethod
-    async def _stop(job: Job[Any], future: asyncio.Future[Any]) -> None:
+    async def _stop(job: Job[Any]) -> None:
         # Code may catch an interrupt or be deep in C: ask again, with patience, but never wait for ever.
+        ended = asyncio.wrap_future(job.future)
         for pause in (0.2, 0.3, 0.5, 1.0, 1.0, 2.0):
             job.interrupt()
-            done, _ = await asyncio.wait([future], timeout=pause)
+            done, _ = await asyncio.wait([ended], timeout=pause)
             if done:
                 break
-        if future.done() and not future.cancelled():
-            future.exception()  # seen: an interrupted job's KeyboardInterrupt is what was asked for
+        if ended.done() and not ended.cancelled():
+            ended.exception()  # seen: an interrupted job's KeyboardInterrupt is what was asked for
 
     def _kick(self) -> None:
         with self._lock:
@@ -388,6 +387,43 @@ class Desk:
         finally:
             _inside_job.reset(token)
 
+    def _take_one(self, loop: asyncio.AbstractEventLoop) -> asyncio.Task[None] | None:
+        """Run the next job here and now, without a task; what of it is left to await comes back as one."""
+        turnstile = _turnstiles.setdefault(loop, asyncio.Lock())
+        inside = _inside_job.get()
+        if turnstile.locked() and not inside:
+            return loop.create_task(self._drain())
+        try:
+            job = self._jobs.get_nowait()
+        except queue.Empty:
+            return None
+        if job is None:
+            return None
+        context = contextvars.copy_context()
+        context.run(_inside_job.set, True)
+        waiting = context.run(job.run)
+        if waiting is None:
+            return None
+        self._draining = True
+        rest = loop.create_task(self._rest(waiting, None if inside else turnstile), context=context)
+
+        def over(_: object) -> None:
+            self._draining = False
+            if not job.future.done():  # cancelled before its first step, so nothing of it has run
+                getattr(waiting, "close", int)()
+                job.future.set_exception(asyncio.CancelledError())
+
+        rest.add_done_callback(over)
+        return rest
+
+    @staticmethod
+    async def _rest(waiting: Awaitable[None], turnstile: asyncio.Lock | None) -> None:
+        if turnstile is None:
+            await waiting
+            return
+        async with turnstile:
+            await waiting
+
     async def serve(self, running: Running[T]) -> T:
         """Wait for `running` under the running loop, taking jobs meanwhile.
 
@@ -406,14 +442,15 @@ class Desk:
             self._wakers.append(waker)
         running.future.add_done_callback(lambda _: waker())
         cancelled: asyncio.CancelledError | None = None
-        drain: asyncio.Task[None] | None = None
         try:
             while not running.future.done():
                 wake.clear()
                 if not self._jobs.empty() and not self._draining:
+                    rest = self._take_one(loop)
+                    if rest is None:
+                        continue
                     # Apart from this wait: a job that will not end must not keep a turn that has ended.
-                    drain = loop.create_task(self._drain())
-                    drain.add_done_callback(lambda _: wake.set())
+                    rest.add_done_callback(lambda _: wake.set())
                 if running.future.done():
                     break
                 try:
