@@ -69,7 +69,8 @@ class Answer:
         """
         turn, builder, request = self._turn, self._builder, self._request
         turn.house.sent(request)
-        prices = asyncio.ensure_future(turn.house.load_prices(request.model))
+        known = turn.has_prices(request.model)
+        prices = None if known else asyncio.ensure_future(turn.price_table(request.model))
         turn.say(ev.MessageStart, self._id, str(request.model))
         ears = Ears(turn, self._id)
         try:
@@ -84,14 +85,17 @@ class Answer:
                     provider=request.model.provider,
                     model=request.model.id,
                 )
-            await prices
+            if prices is not None:
+                await prices
         except asyncio.CancelledError:
-            prices.cancel()
+            if prices is not None:
+                prices.cancel()
             ears.done()
             self._end("aborted", store=not builder.is_empty)
             raise
         except BaseException as exc:
-            prices.cancel()
+            if prices is not None:
+                prices.cancel()
             ears.done()
             code = exc.code if isinstance(exc, KitError) else type(exc).__name__
             saved = isinstance(exc, ContextOverflow) and self._can_compact and builder.is_empty

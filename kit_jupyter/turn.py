@@ -103,8 +103,9 @@ class Turn:
         self._allowed_steps = options.max_steps
         self._overflowed = False
         self._task: asyncio.Task[Any] | None = None
-        self._inner: asyncio.Task[bool] | None = None
-        self._is_cutting = False
+        self._is_in_step = False
+        self._cuts = 0
+        self._priced: set[ModelRef] = set()
         self._abort_asked = False
         self._cancels = self._cancels_before = 0
         self._first_entry = ""
@@ -132,9 +133,9 @@ class Turn:
 
     def cut_step(self, ticket: Ticket) -> None:
         """Stop only the step that runs, because a steer should not wait; not when it was taken already."""
-        if ticket.state == "queued" and self._inner is not None and not self._inner.done():
-            self._is_cutting = True
-            self._inner.cancel()
+        if ticket.state == "queued" and self._is_in_step and self._task is not None:
+            self._cuts += 1
+            self._task.cancel()
 
     # ------------------------------------------------------------ for the rooms that work for it
 
@@ -159,6 +160,15 @@ class Turn:
                 time=time.time(),
             )
         )
+
+    async def price_table(self, model: ModelRef) -> None:
+        """Wait until what `model` costs can be told; once a turn for each model."""
+        await self.house.load_prices(model)
+        self._priced.add(model)
+
+    def has_prices(self, model: ModelRef) -> bool:
+        """True when `price_table` has been waited for."""
+        return model in self._priced
 
     def store(self, message: Message) -> None:
         """Append a message to the session."""
@@ -433,22 +443,30 @@ class Turn:
             self.no_compaction = True  # once is enough to know; an overflow may still come and be met
 
     async def _step_or_cut(self) -> bool:
-        inner = self._inner = asyncio.ensure_future(self._step())
+        self._is_in_step = True
         try:
-            return await inner
+            return await self._step()
         except asyncio.CancelledError:
-            task = asyncio.current_task()
-            if self._is_cutting and not self._abort_asked and task is not None and not task.cancelling():
+            was_cut, task = self._take_back_cuts(), self._task
+            if was_cut and not self._abort_asked and task is not None and task.cancelling() <= self._cancels_before:
                 return True  # a steer cut this step; it is waiting in the inbox
             raise
         finally:
-            self._is_cutting = False
-            self._inner = None
+            self._is_in_step = False
+            self._take_back_cuts()
+
+    def _take_back_cuts(self) -> bool:
+        """Our cuts are no cancels of the turn's task; True if there were any."""
+        cuts, self._cuts = self._cuts, 0
+        for _ in range(cuts):
+            assert self._task is not None
+            self._task.uncancel()
+        return cuts > 0
 
     async def _step(self) -> bool:
         """One model call and its tools; True when the model must be called again."""
         finish, answer = "aborted", None
-        self.say(ev.StepStart, self.step)  # here, since a task that is stopped before it begins has no end
+        self.say(ev.StepStart, self.step)
         try:
             plan = await self.house.host.prepare_step(
                 StepPlan(
