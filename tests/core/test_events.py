@@ -68,7 +68,7 @@ def _sample(field: dataclasses.Field[Any]) -> Any:
     }
     if field.name in known and field.type != "str":
         return known[field.name]
-    kinds = {"str": "text", "int": 3, "float": 1.5, "bool": True}
+    kinds = {"str": "text", "int": 3, "float": 1.5, "bool": True, "float | None": 0.5}
     return kinds[str(field.type)]
 
 
