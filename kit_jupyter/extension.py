@@ -26,7 +26,7 @@ from __future__ import annotations
 import inspect
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final, cast
 
@@ -47,6 +47,7 @@ from kit_jupyter.hooks import (
 )
 from kit_jupyter.installed import ENTRY_POINT_GROUP, Installed, list_installed
 from kit_jupyter.loop import engine
+from kit_jupyter.permissions import Approval
 from kit_jupyter.tool import Tool, as_tool
 from kit_jupyter.trifecta import UNNAMED, Contribution, Report, tree, walk
 
@@ -174,9 +175,13 @@ class GuestContext:
         Emits a `Domain` event at once.
     child : callable (persona, **options) or None
         Makes an agent for a persona.
+    ask : async callable (question, action, resource) or None
+        Asks a person.
+    always_asks : callable (tool, arguments) or None
+        What the policy in force says of a tool.
     """
 
-    __slots__ = ("_child", "_emit", "_host", "kit")
+    __slots__ = ("_always_asks", "_ask", "_child", "_emit", "_host", "kit")
 
     def __init__(
         self,
@@ -185,10 +190,14 @@ class GuestContext:
         *,
         emit: Callable[[str, Any], object],
         child: Callable[..., Any] | None = None,
+        ask: Callable[[str, str, str], Awaitable[Approval]] | None = None,
+        always_asks: Callable[[Tool, Mapping[str, Any] | None], bool | None] | None = None,
     ) -> None:
         self._host = host
         self._emit = emit
         self._child = child
+        self._ask = ask
+        self._always_asks = always_asks
         self.kit = kit
 
     @property
@@ -229,6 +238,18 @@ class GuestContext:
         if self._child is None:
             raise UsageError("this Kit cannot make sub-agents")
         return self._child(persona, **options)
+
+    async def ask(self, question: str, *, action: str, resource: str = "") -> Approval:
+        """Put a question to whoever answers approvals; on the engine, while a turn runs."""
+        if not engine.is_here:
+            raise UsageError("ctx.ask waits for a person: await it in an async hook")
+        if self._ask is None:
+            return Approval(allowed=False, by="nobody")
+        return await self._ask(question, action, resource)
+
+    def always_asks(self, tool: Tool, arguments: Mapping[str, Any] | None = None) -> bool | None:
+        """Whether the policy in force puts every call of `tool` that acts to a person, or refuses it."""
+        return self._always_asks(tool, arguments) if self._always_asks is not None else None
 
     def warn(self, message: str) -> None:
         """Tell a person something."""
@@ -412,7 +433,13 @@ class ExtensionHost(Chains):
             ) from exc
 
     def bind(
-        self, kit: Any, emit: Callable[[str, Any], object], *, child: Callable[..., Any] | None = None
+        self,
+        kit: Any,
+        emit: Callable[[str, Any], object],
+        *,
+        child: Callable[..., Any] | None = None,
+        ask: Callable[[str, str, str], Awaitable[Approval]] | None = None,
+        always_asks: Callable[[Tool, Mapping[str, Any] | None], bool | None] | None = None,
     ) -> ExtensionContext:
         """Make the one context of this Kit, then call every `bind` with it.
 
@@ -422,15 +449,15 @@ class ExtensionHost(Chains):
             The Kit, or a view of it; guests see it through a `KitView`.
         emit : callable (name, content)
             Emits a `Domain` event at once.
-        child : callable (persona, **options) or None
-            Makes an agent for a persona.
+        child, ask, always_asks
+            As for `GuestContext`.
 
         Raises
         ------
         ExtensionError
             If a `bind` fails; the closers run first.
         """
-        context = GuestContext(self, KitView(kit), emit=emit, child=child)
+        context = GuestContext(self, KitView(kit), emit=emit, child=child, ask=ask, always_asks=always_asks)
         self.context = context
         try:
             for guest in self._guests:
@@ -555,13 +582,13 @@ class ExtensionHost(Chains):
         return tuple(found)
 
     def trifecta(
-        self, tools: Sequence[Tool], *, label: str = "agent", asks: Callable[[Tool], bool] | None = None
+        self, tools: Sequence[Tool], *, label: str = "agent", asks: Callable[[Tool], bool | None] | None = None
     ) -> Report:
         """The trifecta report of the whole agent: its `tools` and what guests contribute.
 
         Parameters
         ----------
-        asks : callable (tool) -> bool, or None
+        asks : callable (tool) -> bool or None, or None
             True for tools whose every call a person approves: what they send counts as reviewed.
         """
         return walk(tree(label, tools, self.contributions(tools), asks=asks))

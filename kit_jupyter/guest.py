@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import re
 import threading
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Mapping
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar, runtime_checkable
 
+from kit_jupyter.permissions import Approval
 from kit_jupyter.tool import Tool
 
 if TYPE_CHECKING:
@@ -63,6 +64,27 @@ class ExtensionContext(Protocol):
 
     def child(self, persona: Any, **options: Any) -> Any:
         """A new agent for `persona`, without this Kit's extensions, under its permissions."""
+        ...
+
+    async def ask(self, question: str, *, action: str, resource: str = "") -> Approval:
+        """Put a question to whoever answers approvals: the view, ``%kit_approve``, the terminal, your approver.
+
+        Await it in an async hook of a running turn, of an extension whose ``hook_timeout_seconds`` is None.
+        Rules that name `action` answer first, and an "always" becomes one, for exactly this `resource`. The
+        answer is no, ``by="nobody"`` and without a reason, where nobody could be asked and where no turn runs.
+
+        Raises
+        ------
+        UsageError
+            From anywhere but the engine: a sync hook cannot wait for a person.
+        """
+        ...
+
+    def always_asks(self, tool: Tool, arguments: Mapping[str, Any] | None = None) -> bool | None:
+        """Whether the policy in force puts every call of `tool` that acts to a person, or refuses it.
+
+        With `arguments`: every call that has these. None: the policy cannot tell.
+        """
         ...
 
     def warn(self, message: str) -> None:
@@ -122,7 +144,7 @@ class Extension:
         state of the live Kit from here on. An error makes the construction fail, and the closers run.
         """
 
-    def on_user_message(self, ctx: ExtensionContext, content: str) -> str | None:
+    def on_user_message(self, ctx: ExtensionContext, content: str) -> str | Awaitable[str | None] | None:
         """Called after each user message was stored: the prompt of a turn, and each delivered steer.
 
         Gets the context and the message's text; returns text for a reference block directly after
@@ -131,7 +153,7 @@ class Extension:
         """
         return None
 
-    def on_conversation_reset(self, ctx: ExtensionContext) -> None:
+    def on_conversation_reset(self, ctx: ExtensionContext) -> Awaitable[None] | None:
         """Called in a clear, once, after the `Reset` event.
 
         Gets the context; returns nothing. Drop what belongs to the conversation, keep processes and
@@ -139,6 +161,7 @@ class Extension:
         system prompt is not touched here: snippets are pulled again by themselves. May be async. An
         error is reported, and the other extensions are told.
         """
+        return None
 
     def system_prompt_snippets(self) -> list[str]:
         """Called after every `configure`, and again at each clear.

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Self
 
 from kit_jupyter import events as ev
+from kit_jupyter.asking import ask_for_guest
 from kit_jupyter.claims import Claims
 from kit_jupyter.compactor import Compactor
 from kit_jupyter.errors import KitError, UsageError
@@ -55,6 +56,13 @@ class _Front:
         self._kit = kit
         self.own = own
         self.pending = PendingApprover()
+
+    @property
+    def is_there(self) -> bool:
+        """False when it is known beforehand that nobody would answer."""
+        if self.own is not None:
+            return getattr(self.own, "is_there", not isinstance(self.own, NobodyThere))
+        return self._kit.is_attended or (sys.stdin is not None and sys.stdin.isatty())
 
     def expect(self, question: Question) -> None:
         if self.own is not None:
@@ -130,7 +138,9 @@ class KitParts:
             self._sections: tuple[str, ...] = self.host.system_sections()
             self._compactor = Compactor(self.host)
             self._adopt(given)
-            self.host.bind(self, self._emit_domain, child=self.child)
+            self.host.bind(
+                self, self._emit_domain, child=self.child, ask=self._ask_for_guest, always_asks=self._always_asks
+            )
         except BaseException:
             self.host.close_sync()
             raise
@@ -331,8 +341,8 @@ class KitParts:
 
     @property
     def trifecta(self) -> Any:
-        """What this Kit could leak: a report over its tools, guests and sub-agents."""
-        return self.host.trifecta(tuple(self.tools.values()))
+        """What this Kit could leak: a report over its tools, guests and sub-agents, under the policy in force."""
+        return self.host.trifecta(tuple(self.tools.values()), asks=self._always_asks)
 
     def subscribe(self, fn: Callable[[Any], object], *types: type[ev.Event], inline: bool = False) -> ev.Subscription:
         """Call `fn` with each event; see `EventBus.subscribe`. Any thread."""
@@ -420,6 +430,16 @@ class KitParts:
                 time=time.time(),
             )
         )
+
+    async def _ask_for_guest(self, question: str, action: str, resource: str) -> Approval:
+        turn = self._turn
+        if turn is None:
+            return Approval(allowed=False, by="nobody")
+        return await ask_for_guest(turn, question, action=action, resource=resource)
+
+    def _always_asks(self, tool: Tool, arguments: Mapping[str, Any] | None = None) -> bool | None:
+        tells = getattr(self.policy, "always_asks", None)  # a person's own policy may not know
+        return bool(tells(tool, arguments)) if callable(tells) else None
 
     def _emit_domain(self, name: str, content: Any = None) -> None:
         self._say(ev.Domain, name, content)

@@ -8,17 +8,20 @@ progressive: the prompt holds one line per skill, the ``skill`` tool gives the i
 ``skill_file`` a file beside them.
 
 A skill's text tells the model what to do, so a project's own skills, which may have come with a
-clone, are used only after a person has said yes; the answer is kept for exactly that content.
+clone, are used only after a person has said yes: with the first message, when there is someone who can
+be asked, and in the way tools are asked for. The answer holds for exactly that content; an "always" is
+a rule beside the other rules. What comes late is told in a block after the message, since the system
+prompt stays as it was sent; the next clear has it in the prompt.
 """
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import hashlib
 import json
-import os
 import re
-import sys
+import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -27,7 +30,10 @@ from types import MappingProxyType
 from kit_jupyter.errors import ToolError, UsageError
 from kit_jupyter.extension import Configurator, Extension, ExtensionContext
 from kit_jupyter.extensions._tool import GuestTool
-from kit_jupyter.permissions import config_dir
+from kit_jupyter.guest import reference_block
+from kit_jupyter.messages import text_of
+from kit_jupyter.permissions import Need, Rule, RuleStore
+from kit_jupyter.rules import literal
 from kit_jupyter.session import project_root
 from kit_jupyter.tool import Tool
 from kit_jupyter.trifecta import Contribution, Legs
@@ -105,16 +111,20 @@ class Skills(Extension):
     home, project : bool
         Look under your home; look under the project's root.
     trust : bool, callable (question) -> bool, or None
-        Whether a project's own skills may be used. None asks in a terminal, and elsewhere leaves them
-        out with a warning that tells how to allow them. The answer is remembered until a skill changes.
+        Whether a project's own skills may be used. None asks with the first message, in the notebook, the
+        terminal or your approver, and leaves them out with a warning where nobody is there: once is for this
+        Kit, always is for this content of the project. A function is asked while the Kit is built; its yes
+        is an always.
 
     Notes
     -----
     Where two skills have one name, the first found counts: `folders`, then home, then the project. A
-    broken skill is left out with a warning that names file and line.
+    broken skill is left out with a warning that names file and line. A rule may answer beforehand:
+    ``Rule("skills", "*", "allow")``.
     """
 
     name = "Skills"
+    hook_timeout_seconds = None  # `on_user_message` waits for a person
 
     def __init__(
         self,
@@ -129,6 +139,13 @@ class Skills(Extension):
         self._project = project
         self._trust = trust
         self._skills: dict[str, Skill] = {}
+        self._in_prompt: frozenset[str] = frozenset()
+        self._tools: tuple[GuestTool, ...] = ()
+        self._lock = threading.RLock()
+        self._allowed = ""  # the content that a person said yes to in this Kit
+        self._refused = ""
+        self._asking: _Offer | None = None
+        self._theirs: _Offer | None = None  # what of the project is in use, when not everything may be
         self.problems: tuple[str, ...] = ()
 
     @property
@@ -141,9 +158,12 @@ class Skills(Extension):
     def configure(self, c: Configurator) -> None:
         """Find the skills, ask about the project's, add the tools."""
         self.find()
-        legs = Legs(untrusted="soft") if any(s.is_foreign for s in self._skills.values()) else Legs()
-        c.add_tool(GuestTool(self.load, name="skill", legs=legs, resource="name"))
-        c.add_tool(GuestTool(self.load_file, name="skill_file", legs=legs, resource="name"))
+        self._tools = (
+            GuestTool(self.load, name="skill", legs=self._legs(), resource="name"),
+            GuestTool(self.load_file, name="skill_file", legs=self._legs(), resource="name"),
+        )
+        for tool in self._tools:
+            c.add_tool(tool)
 
     def bind(self, ctx: ExtensionContext) -> None:
         """Tell what could not be used."""
@@ -152,18 +172,33 @@ class Skills(Extension):
 
     def system_prompt_snippets(self) -> list[str]:
         """The catalog, one line per skill."""
+        self._in_prompt = frozenset(self._skills)
         if not self._skills:
             return []
-        lines = "\n".join(f"- {s.name}: {' '.join(s.description.split())}" for s in self._skills.values())
-        return [f"Skills. When one fits the task, load it with the skill tool before you begin:\n{lines}"]
+        return [
+            "Skills. When one fits the task, load it with the skill tool before you begin:\n"
+            + _catalog(self._skills.values())
+        ]
+
+    async def on_user_message(self, ctx: ExtensionContext, content: str) -> str | None:
+        """Ask about a project's skills, if that is still open; tell of skills that the system prompt lacks."""
+        if (offer := self._asking) is not None:
+            await self._ask(ctx, offer)
+        late = [skill for name, skill in self._skills.items() if name not in self._in_prompt]
+        if not late:
+            return None
+        text = f"More skills, to be loaded with the skill tool:\n{_catalog(late)}"
+        inner = reference_block(text).split("\n", 1)[1].rsplit("\n", 1)[0]
+        blocks = (m for m in ctx.kit.messages if str(getattr(m, "source", "")).startswith("extension:"))
+        return None if any(inner in text_of(message.parts) for message in blocks) else text
 
     def on_conversation_reset(self, ctx: ExtensionContext) -> None:
         """Nothing to drop: skills are files, and the catalog is pulled again."""
 
     def trifecta_contribution(self, tools: Sequence[Tool]) -> Contribution | None:
         """Descriptions of a project's skills stand in the prompt: soft untrusted text."""
-        foreign = any(s.is_foreign for s in self._skills.values())
-        return Contribution(label="Skills", legs=Legs(untrusted="soft")) if foreign else None
+        legs = self._legs()
+        return Contribution(label="Skills", legs=legs) if legs else None
 
     # -- tools
 
@@ -197,48 +232,85 @@ class Skills(Extension):
         return self._named(name).read(path)
 
     def _named(self, name: str) -> Skill:
-        try:
-            return self._skills[name]
-        except KeyError:
-            raise ToolError(f"there is no skill {name!r}; there are: {', '.join(self._skills) or 'none'}") from None
+        with self._lock:
+            skill, offer = self._skills.get(name), self._theirs
+            if skill is not None and skill.is_foreign and offer is not None and not offer.is_unchanged():
+                self.find(while_built=False)
+                if name not in self._skills:
+                    raise ToolError(
+                        "the skills of this project have changed since they were allowed, so they are not used; "
+                        "go on without them"
+                    )
+            try:
+                return self._skills[name]
+            except KeyError:
+                known = ", ".join(self._skills) or "none"
+                raise ToolError(f"there is no skill {name!r}; there are: {known}") from None
 
     # -- finding
 
-    def find(self) -> None:
-        """Look again for skills; the catalog shows them from the next clear on."""
+    def find(self, *, while_built: bool = True) -> None:
+        """Look again for skills; the next message tells the model of new ones.
+
+        Parameters
+        ----------
+        while_built : bool
+            False keeps a `trust` function from being asked: it belongs to the thread that builds the Kit.
+        """
+        with self._lock:
+            self._find(while_built)
+
+    def _find(self, while_built: bool) -> None:
         problems: list[str] = []
-        found: dict[str, Skill] = {}
         places = [*self._folders, *((Path.home() / name for name in FOLDERS) if self._home else ())]
         mine = list(_skills_in(places, problems, is_foreign=False))
         theirs: list[Skill] = []
+        self._asking = self._theirs = None
         if self._project:
             root = project_root()
             known = {place.resolve() for place in places}
             folders = [root / name for name in FOLDERS if (root / name).resolve() not in known]
             theirs = list(_skills_in(folders, problems, is_foreign=True))
-            if theirs and not self._may_use(root, theirs, problems):
+            if theirs and not self._may_use(_Offer(root, theirs), problems, while_built=while_built):
                 theirs = []
-        for skill in (*mine, *theirs):
-            if skill.name in found:
-                problems.append(f"skill {skill.name!r} is also in {skill.folder}; that one is not used")
-            else:
-                found[skill.name] = skill
-        self._skills, self.problems = found, tuple(problems)
+        self._skills, self.problems = _first_of_each((*mine, *theirs), problems), tuple(problems)
 
-    def _may_use(self, root: Path, skills: Sequence[Skill], problems: list[str]) -> bool:
+    def _may_use(self, offer: _Offer, problems: list[str], *, while_built: bool) -> bool:
         if isinstance(self._trust, bool):
             return self._trust
-        content = _digest(skills)
-        if _trusted().get(str(root)) == content:
-            return True
-        names = ", ".join(skill.name for skill in skills)
-        question = f"The project {root} brings skills: {names}. Their text will instruct the model. Use them?"
-        ask = self._trust if self._trust is not None else _ask_terminal
-        if ask(question):
-            _remember(root, content)
-            return True
-        problems.append(f"skills of the project {root} are not used ({names}); allow them with Skills(trust=True)")
-        return False
+        said = offer.remembered()
+        if said is None and offer.resource == self._allowed:
+            said = True
+        if said is None and offer.resource == self._refused:
+            said = False
+        if said is None and self._trust is None:
+            self._asking = offer
+            return False
+        if said is None and while_built and callable(self._trust):
+            said = bool(self._trust(offer.question))
+            if said:
+                offer.remember()
+        if not said:
+            problems.append(offer.refusal("the answer was no" if while_built else "they have changed"))
+            return False
+        self._theirs = offer
+        return True
+
+    async def _ask(self, ctx: ExtensionContext, offer: _Offer) -> None:
+        answer = await ctx.ask(offer.question, action="skills", resource=offer.resource)
+        if not answer.allowed:
+            by_nobody = answer.by == "nobody"
+            ctx.warn(offer.refusal("nobody is here to be asked" if by_nobody else answer.reason or "the answer was no"))
+            if answer.reason or not by_nobody:
+                self._asking, self._refused = None, offer.resource
+            return
+        self._allowed = offer.resource
+        await asyncio.to_thread(self.find, while_built=False)  # what was allowed, if that is still what lies there
+        for tool in self._tools:
+            tool.legs = self._legs()
+
+    def _legs(self) -> Legs:
+        return Legs(untrusted="soft") if any(s.is_foreign for s in self._skills.values()) else Legs()
 
 
 # ---------------------------------------------------------------- reading
@@ -406,34 +478,60 @@ def _block(style: str, block: Sequence[str]) -> str:
 # ---------------------------------------------------------------- trust
 
 
+class _Offer:
+    """Skills that a project brings, as they are on disk now."""
+
+    def __init__(self, root: Path, skills: Sequence[Skill]) -> None:
+        self._root = root
+        self._skills = tuple(skills)
+        self._names = ", ".join(skill.name for skill in skills)
+        self.resource = f"{re.sub(r'[^A-Za-z0-9._-]+', '-', root.name)[:40]}@{_digest(skills)}"
+        self.question = (
+            f"The project {root} brings skills: {self._names}. Their text will instruct the model. Use them?"
+        )
+
+    def is_unchanged(self) -> bool:
+        return self.resource == _Offer(self._root, self._skills).resource
+
+    def refusal(self, why: str) -> str:
+        which = f"skills of the project {self._root} are not used ({self._names})"
+        return f"{which}: {why}; allow them with Skills(trust=True)"
+
+    def remembered(self) -> bool | None:
+        """The answer that is kept for this content; None when there is none."""
+        need = Need("skills", self.resource, "outside")
+        found = [rule.effect for rule in RuleStore(self._root).rules if rule.action == "skills" and rule.matches(need)]
+        return {"allow": True, "deny": False}.get(found[-1]) if found else None
+
+    def remember(self) -> None:
+        RuleStore(self._root).add([Rule("skills", literal(self.resource), "allow")])
+
+
 def _digest(skills: Sequence[Skill]) -> str:
     """Of every file of these skills: a changed script is a new question, too."""
     total = hashlib.blake2b(digest_size=16)
     for skill in skills:
-        for path in ("SKILL.md", *skill.files):
-            total.update(f"{skill.name}\0{path}\0".encode())
-            with contextlib.suppress(OSError):
-                total.update(hashlib.blake2b((skill.folder / path).read_bytes()).digest())
+        for path in sorted(skill.folder.rglob("*")):
+            if not path.is_file() or not skill._holds(path):
+                continue
+            total.update(f"{skill.name}\0{path.relative_to(skill.folder)}\0".encode("utf-8", "surrogateescape"))
+            try:
+                with path.open("rb") as file:
+                    total.update(hashlib.file_digest(file, "sha256").digest())
+            except OSError as exc:
+                total.update(f"unreadable {exc.errno}\0".encode())
     return total.hexdigest()
 
 
-def _trusted() -> dict[str, str]:
-    try:
-        known = json.loads((config_dir() / "trusted-skills.json").read_text("utf-8"))
-    except (OSError, ValueError):
-        return {}
-    return {str(k): str(v) for k, v in known.items()} if isinstance(known, dict) else {}
+def _catalog(skills: Iterable[Skill]) -> str:
+    return "\n".join(f"- {skill.name}: {' '.join(skill.description.split())}" for skill in skills)
 
 
-def _remember(root: Path, content: str) -> None:
-    folder = config_dir()
-    folder.mkdir(parents=True, exist_ok=True)
-    temporary = folder / f"trusted-skills.{os.getpid()}.tmp"
-    temporary.write_text(json.dumps({**_trusted(), str(root): content}, indent=1), "utf-8")
-    os.replace(temporary, folder / "trusted-skills.json")
-
-
-def _ask_terminal(question: str) -> bool:
-    if sys.stdin is None or not sys.stdin.isatty():
-        return False
-    return input(f"{question} [y/N] ").strip().lower() in ("y", "yes")
+def _first_of_each(skills: Iterable[Skill], problems: list[str]) -> dict[str, Skill]:
+    found: dict[str, Skill] = {}
+    for skill in skills:
+        if skill.name in found:
+            problems.append(f"skill {skill.name!r} is also in {skill.folder}; that one is not used")
+        else:
+            found[skill.name] = skill
+    return found

@@ -62,6 +62,7 @@ class Run:
     background: bool = False
     began: float = field(default_factory=time.monotonic)
     finished: bool = False
+    asked: dict[str, object] = field(default_factory=dict)  # questions that have been put, by call id
 
 
 class Watch:
@@ -260,6 +261,8 @@ class Notebook:
             raise
         if background:
             self._finish_later(run)
+        for question in kit.pending_approvals:  # a guest may ask before the cell's view is there
+            self._put_question(run, question.call_id)
         return run
 
     def _note(self, kit: Kit, options: PromptOptions | None) -> str:
@@ -346,8 +349,15 @@ class Notebook:
 
     def _on_question(self, event: ev.ApprovalAsked) -> None:
         run = self.runs.get(event.turn_id)
-        if run is None or run.background or not run.kit.is_attended:
+        if run is not None:
+            self._put_question(run, event.call_id)
+
+    def _put_question(self, run: Run, call_id: str) -> None:
+        if run.background or not run.kit.is_attended:
             return  # the panel, or %kit_approve, or nobody
+        mine = object()
+        if run.asked.setdefault(call_id, mine) is not mine:  # atomic: the engine waits for no lock
+            return
         state = probes(self.ip) if is_kernel(self.ip) else {}
         served = state.get("concurrent_comms") or state.get("fast_lane")
         if run.shown.can_ask and served:
@@ -357,13 +367,13 @@ class Notebook:
 
             def nobody_answered() -> None:
                 if not hello.is_set():
-                    ask_by_stdin(run, event.call_id)
+                    ask_by_stdin(run, call_id)
 
             timer = threading.Timer(display.HELLO_SECONDS, nobody_answered)
             timer.daemon = True
             timer.start()
             return
-        ask_by_stdin(run, event.call_id)
+        ask_by_stdin(run, call_id)
 
     # -- verbs: what a browser, the control channel or a magic in another cell may say; any thread
 

@@ -151,6 +151,7 @@ class TurnModel:
         self._parts: dict[tuple[str, int], Item] = {}
         self._text_of: dict[str, Item] = {}  # the last text of each message
         self._calls: dict[str, Item] = {}
+        self._questions: set[str] = set()  # those of guests, which no call belongs to
         self._listeners: list[Listener] = []
 
     # -- listeners
@@ -256,6 +257,8 @@ class TurnModel:
                     item.stream("arguments").add(arguments)
                 item.set(status="called")
             case ev.ApprovalAsked(call_id, name, arguments, question, suggestion):
+                if call_id not in self._calls:
+                    self._questions.add(call_id)
                 self._call(call_id, name).set(
                     status="asking",
                     question={"text": question, "suggestion": suggestion, "arguments": _pretty(arguments)},
@@ -265,7 +268,8 @@ class TurnModel:
                 item = self._call(call_id, name)
                 if item.facts.get("question") or effect == "deny":
                     answer = {"effect": effect, "by": by, "reason": clean(reason)}
-                    item.set(question=None, answer=answer, status="denied" if effect == "deny" else "called")
+                    allowed = "done" if call_id in self._questions else "called"
+                    item.set(question=None, answer=answer, status="denied" if effect == "deny" else allowed)
                 return True
             case ev.ToolExecutionStart(call_id, name):
                 self._call(call_id, name).set(status="running", question=None)
