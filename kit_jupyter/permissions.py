@@ -25,7 +25,7 @@ from __future__ import annotations
 import json
 import threading
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol, cast
 
 from kit_jupyter.approvers import (
@@ -41,6 +41,7 @@ from kit_jupyter.approvers import (
 from kit_jupyter.errors import UsageError
 from kit_jupyter.messages import now
 from kit_jupyter.rules import (
+    STRANGERS,
     STRICTNESS,
     Access,
     Effect,
@@ -305,6 +306,44 @@ class RulePolicy:
             with holder._lock:
                 holder.session_rules.extend(rules)
 
+    def always_asks(self, tool: Tool, arguments: Mapping[str, Any] | None = None) -> bool:
+        """Whether no call of `tool` that does more than look runs without a person's word.
+
+        A rule that allows some places or commands only does not change that: what it lets through goes
+        where its pattern says. One that would let a call to a stranger's place through does.
+
+        Parameters
+        ----------
+        arguments : dict or None
+            Ask about calls with these; None about all.
+        """
+        if self._parent is not None and self._parent.always_asks(tool, arguments):
+            return True
+        if callable(tool.approve):
+            return False  # it may allow
+        try:
+            needs = _needs(tool, arguments or {}, cast(ToolContext, None)).needs
+        except Exception:  # it wants to see arguments before it tells
+            needs = ()
+        # Without arguments it may seem only to look; the question is of its other calls.
+        needs = tuple(need for need in needs if need.kind != "look") or (Need(tool.spec.name),)
+        return any(self._always_asks_for(need, tool.approve) for need in needs)
+
+    def _always_asks_for(self, need: Need, wish: Effect | None) -> bool:
+        kind = need.kind
+        base = PRESETS[self.preset][kind] if wish is None or (wish == "allow" and kind in _GUARDED) else wish
+        for resource in (need.resource,) if need.resource else STRANGERS:
+            effect = base
+            for rule in (*self.rules, *self._remembered()):
+                if not rule.matches(replace(need, resource=resource)) or (rule.when and rule.effect != "allow"):
+                    continue
+                if rule.effect == "allow" and (kind == "unsure" or (kind in _GUARDED and rule.action == "*")):
+                    continue
+                effect = rule.effect
+            if effect == "allow":
+                return False
+        return True
+
     def forget_session(self) -> None:
         """Drop what was answered for this session. Any thread."""
         with self._lock:
@@ -323,6 +362,9 @@ class RulePolicy:
         child._parent = self
         return child
 
+
+_canonical = json.JSONEncoder(sort_keys=True, default=repr).encode
+_plainly = json.JSONEncoder(ensure_ascii=False, default=repr).encode
 
 _GUARDED: tuple[Kind, ...] = ("outside", "sensitive", "unsure")
 _WHY: dict[str, str] = {
@@ -362,9 +404,6 @@ def policy_of(value: Any = None, *, store: RuleStore | None = None) -> Policy:
     ('auto', 1)
     """
     if value is None:
-_canonical = json.JSONEncoder(sort_keys=True, default=repr).encode
-_plainly = json.JSONEncoder(ensure_ascii=False, default=repr).encode
-
         return RulePolicy(store=store)
     if isinstance(value, str):
         return RulePolicy(value, store=store)

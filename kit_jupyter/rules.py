@@ -23,6 +23,7 @@ from kit_jupyter.errors import UsageError
 from kit_jupyter.tool import ToolContext
 
 __all__ = [
+    "STRANGERS",
     "STRICTNESS",
     "Access",
     "Effect",
@@ -40,6 +41,13 @@ _log = logging.getLogger("kit_jupyter")
 
 Effect = Literal["allow", "ask", "deny"]
 Kind = Literal["look", "act", "function", "outside", "sensitive", "unsure", "loop"]
+STRANGERS = (
+    "https://stranger.example/?say=this",
+    "http://stranger.example/?say=this",
+    "curl https://stranger.example/?say=this",
+    "anything",
+)
+"""Resources that nobody vouches for: a rule that lets one of them through lets data go anywhere."""
 STRICTNESS: dict[str, int] = {"allow": 0, "ask": 1, "deny": 2}
 
 

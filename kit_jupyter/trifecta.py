@@ -203,13 +203,19 @@ class Declares(Protocol):
     def legs(self) -> Legs | None: ...
 
 
-def sources_of(tools: Iterable[Declares], *, asks: Callable[[Any], bool] | None = None) -> tuple[Source, ...]:
-    """One source per tool; where a person is asked before each call, what it sends is reviewed."""
+def sources_of(tools: Iterable[Declares], *, asks: Callable[[Any], bool | None] | None = None) -> tuple[Source, ...]:
+    """One source per tool; where a person is asked before each call, what it sends is reviewed.
+
+    A built-in tool declares what holds while calls are asked for, so where `asks` says False its way out is unread.
+    """
     found = []
     for tool in tools:
         legs = tool.legs
-        if legs is not None and asks is not None and asks(tool):
+        asked = asks(tool) if legs is not None and asks is not None else None
+        if legs is not None and asked:
             legs = legs.cap_payload_review("reviewed")
+        elif legs is not None and asked is False and legs.egress == "reviewed" and getattr(tool, "is_builtin", False):
+            legs = replace(legs, egress="unreviewed")
         found.append(Source(tool.spec.name, legs))
     return tuple(found)
 
@@ -219,7 +225,7 @@ def tree(
     tools: Iterable[Declares],
     contributions: Sequence[Contribution] = (),
     *,
-    asks: Callable[[Any], bool] | None = None,
+    asks: Callable[[Any], bool | None] | None = None,
 ) -> Node:
     """The root node of an agent.
 
@@ -229,8 +235,8 @@ def tree(
     tools : tools of the agent itself
     contributions : sequence of Contribution
         Of its extensions.
-    asks : callable (tool) -> bool, or None
-        True for tools whose every call a person approves.
+    asks : callable (tool) -> bool or None, or None
+        True for tools whose every call a person approves; None where that is not known.
     """
     added = tuple(Source(c.label, c.legs) for c in contributions if c.legs)
     return Node(

@@ -8,8 +8,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from kit_jupyter import Kit
+from kit_jupyter.builtin import builtin_tools
 from kit_jupyter.errors import UsageError
 from kit_jupyter.extension import Extension, ExtensionHost
+from kit_jupyter.extensions import Persona, SubAgents, TriangleGuard
+from kit_jupyter.testing import ScriptedProvider
+from kit_jupyter.tool import tool as make_tool
 from kit_jupyter.trifecta import ALL_LEGS, Contribution, Legs, Node, Source, closes_triangle, tree, walk
 
 PRIVATE = Legs(private=True)
@@ -276,6 +281,131 @@ def test_each_persona_gives_one_child_and_its_owner_resolves_the_names():
 
     assert [child.label for child in report.root.children] == ["researcher", "miner"]
     assert len(report.meetings) == 3
+
+
+# ---------------------------------------------------------------- under the policy in force
+
+
+def kit_with(permissions, *tools, extensions=()):
+    return Kit(
+        provider=ScriptedProvider(), session="memory", tools=tools, extensions=extensions, permissions=permissions
+    )
+
+
+@pytest.mark.parametrize(
+    ("permissions", "verdict", "unread"),
+    [
+        ("read-only", "watch", []),
+        ("ask", "watch", []),
+        ("auto", "loud", ["python", "shell", "web_fetch"]),
+        ([("web_fetch", "https://docs.python.org/*", "allow")], "watch", []),
+        ([("web_fetch", "*", "allow")], "loud", ["web_fetch"]),
+        ([("web_fetch", "https://*", "allow")], "loud", ["web_fetch"]),
+        ([("shell", "git log *", "allow")], "watch", []),
+        ([("shell", "curl *", "allow")], "loud", ["shell"]),
+        ([("python", "*", "allow")], "loud", ["python"]),
+        ([("*", "*", "allow"), ("*", "*", "ask")], "watch", []),
+        ([("web_fetch", "*", "allow"), ("web_fetch", "*", "deny")], "watch", []),
+        ({"preset": "auto", "rules": [("web_fetch", "*", "ask")]}, "loud", ["python", "shell"]),
+    ],
+)
+def test_the_report_of_a_kit_looks_at_the_policy_in_force(permissions, verdict, unread):
+    """S211: what is asked for counts as read, what runs unasked does not, whatever the tools say of themselves."""
+    report = kit_with(permissions, *builtin_tools()).trifecta
+
+    assert report.verdict == verdict
+    sends = {s.name: s.legs.egress for s in report.root.sources if s.legs.egress != "none"}
+    assert sorted(name for name, egress in sends.items() if egress == "unreviewed") == unread
+    assert sorted(sends) == ["python", "shell", "web_fetch"]
+
+
+def test_a_rule_makes_a_tool_of_yours_gated():
+    """S211: the change that the report names first is one that the policy can make."""
+
+    @make_tool(legs=PRIVATE | WEB)
+    def browse(url: str) -> str:
+        "Browse."
+        return url
+
+    @make_tool(legs=PRIVATE | WEB, approve="ask")
+    def careful(url: str) -> str:
+        "Browse, asking."
+        return url
+
+    @make_tool(legs=PRIVATE | WEB, approve=lambda arguments, context: "ask")
+    def moody(url: str) -> str:
+        "Browse, asking when it likes."
+        return url
+
+    assert kit_with("ask", browse).trifecta.changes[0].text == "ask a person before each call of browse in agent"
+    assert kit_with([("browse", "*", "ask")], browse).trifecta.verdict == "watch"
+    assert kit_with([("browse", "*", "ask", lambda a, c: True)], browse).trifecta.is_loud  # not every call
+    assert kit_with([("browse", "https://only.this/*", "ask")], browse).trifecta.is_loud
+    assert kit_with("ask", careful).trifecta.verdict == "watch"
+    assert kit_with([("careful", "*", "allow")], careful).trifecta.is_loud
+    assert kit_with("ask", moody).trifecta.is_loud
+
+
+def test_personas_and_hand_offs_stand_under_the_same_policy():
+    """S206, S211: a persona's tools are judged as the parent's, and a rule on the hand-off is a gate."""
+
+    @make_tool(legs=WEB)
+    def browse(url: str) -> str:
+        "Browse."
+        return url
+
+    @make_tool(legs=PRIVATE)
+    def notes() -> str:
+        "Notes."
+        return ""
+
+    scout = Persona(name="scout", description="Scouts.", system_prompt="Scout.", tool_names=["browse"])
+
+    def report(rules):
+        def configure(c):
+            c.add_sub_agent_tool(browse)
+
+        return Kit.build(
+            configure,
+            provider=ScriptedProvider(),
+            session="memory",
+            tools=[notes],
+            extensions=[SubAgents([scout])],
+            permissions=rules,
+        ).trifecta
+
+    assert report([]).is_loud
+    assert report([("browse", "*", "ask")]).verdict == "watch"
+    gated = report([("agent", "scout", "ask")])
+    assert (gated.verdict, gated.root.children[0].gate) == ("watch", "reviewed")
+    assert report([("agent", "other", "ask")]).is_loud
+
+
+def test_under_the_guard_no_way_out_is_unread():
+    """S211: the guard asks before the call that closes the triangle, so the report is not loud."""
+    guard = TriangleGuard("auto")
+
+    assert kit_with(guard.policy, *builtin_tools(), extensions=[guard]).trifecta.verdict == "watch"
+
+
+def test_a_policy_of_your_own_that_cannot_tell_leaves_what_tools_declare():
+    """Neither gated nor opened by a guess."""
+
+    class Mine:
+        def decide(self, tool, arguments, context):
+            raise AssertionError
+
+        def remember(self, question, approval):
+            raise AssertionError
+
+    assert kit_with(Mine(), *builtin_tools()).trifecta.verdict == "watch"
+
+    @make_tool(legs=PRIVATE | WEB)
+    def browse(url: str) -> str:
+        "Browse."
+        return url
+
+    assert kit_with(Mine(), browse).trifecta.is_loud
 
 
 # ---------------------------------------------------------------- the policy's helper

@@ -123,9 +123,11 @@ class Mcp(Extension):
         unknown = [name for name, one in self.connections.items() if one.server.legs is None and not _all_declared(one)]
         if not unknown:
             return None
+        foreign = [tool for name in unknown for tool in self.connections[name].tools if tool.legs is None]
+        asked = self._ctx is not None and foreign and all(self._ctx.always_asks(tool) for tool in foreign)
         return Contribution(
             label=f"MCP {', '.join(unknown)} (assumed)",
-            legs=ALL_LEGS,
+            legs=ALL_LEGS.cap_payload_review("reviewed" if asked else "unreviewed"),
             gaps=tuple(f"server {name} declares no legs; give Server(legs=…)" for name in unknown),
         )
 

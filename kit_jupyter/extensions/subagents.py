@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Literal
 
 from kit_jupyter.errors import UsageError
 from kit_jupyter.extension import Configurator, Extension, ExtensionContext
@@ -68,6 +69,7 @@ class SubAgents(Extension):
             raise UsageError("SubAgents needs at least one persona")
         self.personas = tuple(personas)
         self._tool: SubAgentTool | None = None
+        self._ctx: ExtensionContext | None = None
 
     def configure(self, c: Configurator) -> None:
         """Arm the closer; the tool comes in `bind`, when all tools are known."""
@@ -75,6 +77,7 @@ class SubAgents(Extension):
 
     def bind(self, ctx: ExtensionContext) -> None:
         """Resolve the personas' tools, add the ``agent`` tool."""
+        self._ctx = ctx
         known = {tool.spec.name: tool for tool in ctx.delegable_tools}
         resolved = [persona.resolved(known) for persona in self.personas]
         self._tool = SubAgentTool(resolved, ctx.child, lambda: str(ctx.kit.session_id))
@@ -83,10 +86,18 @@ class SubAgents(Extension):
     def trifecta_contribution(self, tools: Sequence[Tool]) -> Contribution:
         """One child node per persona, with the legs of the very tools it gets, and the gate of the hand-off."""
         known = {tool.spec.name: tool for tool in tools}
+        asks = self._ctx.always_asks if self._ctx is not None else None  # the parent's policy is theirs, too
         children = tuple(
-            Node(label=p.name, sources=sources_of(p.resolved(known).tools), gate=p.gate) for p in self.personas
+            Node(label=p.name, sources=sources_of(p.resolved(known).tools, asks=asks), gate=self._gate(p))
+            for p in self.personas
         )
         return Contribution(label=self.name, children=children)
+
+    def _gate(self, persona: Persona) -> Literal["unreviewed", "reviewed"]:
+        if self._ctx is None or self._tool is None:
+            return persona.gate
+        asked = self._ctx.always_asks(self._tool, {"persona": persona.name, "task": ""})
+        return "reviewed" if asked else persona.gate
 
     def _close(self) -> None:
         if self._tool is not None:

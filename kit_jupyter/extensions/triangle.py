@@ -67,6 +67,13 @@ class TrianglePolicy:
             decision, effect="ask", reason=reason, question=f"{question}\nWhy you are asked: {why}.", suggestion=""
         )
 
+    def always_asks(self, tool: Tool, arguments: Mapping[str, Any] | None = None) -> bool:
+        """True for whatever can send: the call that would bring the legs together on an unread way is asked for."""
+        if tool.legs is None or tool.legs.egress != "none":
+            return True
+        inner = getattr(self.inner, "always_asks", None)
+        return callable(inner) and bool(inner(tool, arguments))
+
     def remember(self, question: Question, approval: Approval) -> None:
         """Hand an answer on to the inner policy."""
         self.inner.remember(question, approval)
