@@ -8,7 +8,8 @@ tokens, passwords inside addresses, and ``NAME=value`` lines with such a name. A
 its plain, URL-quoted, base64 and JSON-escaped form. Pictures are not read.
 
 One regular expression is made of all values and kept until the environment changes, so masking a
-megabyte costs milliseconds. It is a net, not a wall: a secret cut in pieces passes.
+megabyte costs milliseconds. It is a net, not a wall: a secret cut in pieces passes. So what cuts text
+to a length masks first (`shortened`), and code that could cut one up is no free look (`secret_in`).
 """
 
 from __future__ import annotations
@@ -29,7 +30,18 @@ from kit_jupyter.messages import Part, TextPart, ThinkingPart
 if TYPE_CHECKING:
     from kit_jupyter.tool import ToolOutcome
 
-__all__ = ["Masker", "clean_environment", "is_secret_name", "mask", "mask_outcome", "mask_parts", "masker"]
+__all__ = [
+    "Masker",
+    "clean_environment",
+    "is_secret_name",
+    "is_secret_pair",
+    "mask",
+    "mask_outcome",
+    "mask_parts",
+    "masker",
+    "secret_in",
+    "shortened",
+]
 
 _NAME = re.compile(
     r"(?i)(^|_)(api_?key|key|token|secret|secrets|password|passwd|passphrase|pwd|pass|credentials?|auth|private_?key|"
@@ -260,6 +272,52 @@ masker = Masker()
 def mask(text: str) -> str:
     """`text` masked by the process's `masker`. Any thread."""
     return masker.mask(text)
+
+
+def secret_in(text: str) -> str:
+    """What is secret in `text`, as it would be masked; empty for nothing. Any thread.
+
+    Examples
+    --------
+    >>> secret_in("https://bob:hunter2@example.org"), secret_in("https://example.org")
+    ('password', '')
+    """
+    masked = mask(text)
+    if masked == text:
+        return ""
+    label = next((m[1] for m in re.finditer(r"\[masked ([^\]\n]{1,80})\]", masked) if m[0] not in text), "")
+    return label or "secret"
+
+
+def is_secret_pair(name: str, value: str) -> bool:
+    """True if `value` is a secret because of the name that it bears.
+
+    Examples
+    --------
+    >>> [is_secret_pair(*p) for p in (("db_password", "hunter-22"), ("key", "name"), ("token", "a1b2c3d4e5f6a7b8"))]
+    [True, False, True]
+    """
+    if len(value) < MIN_LENGTH or not is_secret_name(name.replace("-", "_")) or _BORING.fullmatch(value):
+        return False
+    return bool(_STRONG.search(name)) or _is_random(value)
+
+
+_MARGIN = 4_096  # longer secrets may be cut
+
+
+def shortened(text: str, limit: int, *, end: bool = False) -> str:
+    """The first (or last) `limit` characters, without half a secret at the cut. Any thread.
+
+    Examples
+    --------
+    >>> shortened("abcdef", 3), shortened("abcdef", 3, end=True)
+    ('abc', 'def')
+    """
+    if len(text) <= limit:
+        return text
+    if end:
+        return mask(text[-(limit + _MARGIN) :])[-limit:] if limit > 0 else ""
+    return mask(text[: limit + _MARGIN])[:limit]
 
 
 def mask_parts(parts: tuple[Part, ...]) -> tuple[Part, ...]:

@@ -20,6 +20,8 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from kit_jupyter.masking import shortened
+
 __all__ = ["Sink", "catch_prints", "clip"]
 
 _sink: contextvars.ContextVar[Sink | None] = contextvars.ContextVar("kit_printed", default=None)
@@ -31,6 +33,8 @@ _before: tuple[Any, Any] = (None, None)
 def clip(text: str, limit: int, *, what: str = "characters") -> str:
     """`text` with its middle left out when longer than `limit` characters; says how much is missing.
 
+    No secret is cut in two there: what is left of one could not be masked any more.
+
     Examples
     --------
     >>> clip("abcdefghij" * 10, 40)
@@ -40,7 +44,8 @@ def clip(text: str, limit: int, *, what: str = "characters") -> str:
         return text
     head = limit * 7 // 10
     tail = limit - head
-    return f"{text[:head]}\n… {len(text) - limit:,} {what} left out …\n{text[-tail:]}"
+    missing = f"\n… {len(text) - limit:,} {what} left out …\n"
+    return f"{shortened(text, head)}{missing}{shortened(text, tail, end=True)}"
 
 
 class Sink:
@@ -65,8 +70,10 @@ class Sink:
         self._waiting_size = 0
         self._said = 0
         self._said_at = 0.0
-        self._head_left = keep * 7 // 10
-        self._tail_limit = keep - self._head_left
+        self._head_limit = keep * 7 // 10
+        self._tail_limit = keep - self._head_limit
+        self._margin = 4_096 if keep else 0  # kept beyond the limits, so that no secret is cut in two there
+        self._head_left = self._head_limit + self._margin
         self._head: list[str] = []
         self._tail: list[str] = []
         self._tail_size = 0
@@ -87,10 +94,10 @@ class Sink:
             if rest:
                 self._tail.append(rest)
                 self._tail_size += len(rest)
-                if self._tail_size > 4 * self._tail_limit + 1024:
+                if self._tail_size > 4 * (self._tail_limit + self._margin) + 1024:
                     self._cut_tail()
             if self._live_left > 0:
-                shown = text[: self._live_left]
+                shown = shortened(text, self._live_left)
                 self._live_left -= len(text)
                 if self._live_left <= 0:
                     shown += "\n… more output, not shown live …\n"
@@ -122,7 +129,7 @@ class Sink:
 
     def _cut_tail(self) -> None:
         joined = "".join(self._tail)
-        cut = max(0, len(joined) - self._tail_limit)
+        cut = max(0, len(joined) - self._tail_limit - self._margin)
         self._dropped += cut
         self._tail = [joined[cut:]]
         self._tail_size = len(joined) - cut
@@ -132,8 +139,14 @@ class Sink:
         """What was printed, the middle left out when there was too much."""
         with self._lock:
             self._cut_tail()
-            middle = f"\n… {self._dropped:,} characters left out …\n" if self._dropped else ""
-            return "".join(self._head) + middle + "".join(self._tail)
+            head, tail = "".join(self._head), "".join(self._tail)
+        missing = len(head) + self._dropped + len(tail) - self._head_limit - self._tail_limit
+        if missing <= 0:
+            return head + tail
+        if not self._dropped:
+            return clip(head + tail, self._head_limit + self._tail_limit)
+        end = shortened(tail, self._tail_limit, end=True)
+        return f"{shortened(head, self._head_limit)}\n… {missing:,} characters left out …\n{end}"
 
 
 class _Router(io.TextIOBase):

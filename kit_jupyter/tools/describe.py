@@ -21,6 +21,7 @@ import types
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, get_args
 
+from kit_jupyter.masking import shortened
 from kit_jupyter.messages import Part, TextPart
 from kit_jupyter.printed import clip
 from kit_jupyter.tool_value import media_of, parts_of, safe_repr
@@ -45,7 +46,7 @@ class Page:
 
     def line(self, text: str, limit: int = 300) -> bool:
         """Add a line of at most `limit` characters; False when there is no room left."""
-        text = text if len(text) <= limit else f"{text[: limit - 1]}…"
+        text = text if len(text) <= limit else f"{shortened(text, limit - 1)}…"
         if self.left < len(text) + 40:
             self._dropped += 1
             return False
@@ -189,9 +190,12 @@ def _value(value: Any, limit: int = 40) -> str:
     if module in ("pandas", "datetime") and hasattr(value, "isoformat"):
         return str(value)
     if isinstance(value, str):
-        return repr(value) if len(value) <= limit else f"{value[:limit]!r}… ({len(value):,} characters)"
+        return repr(value) if len(value) <= limit else f"{shortened(value, limit)!r}… ({len(value):,} characters)"
     if isinstance(value, bytes | bytearray):
-        return repr(value[:limit]) if len(value) <= limit else f"{bytes(value[:limit])!r}… ({len(value):,} bytes)"
+        if len(value) <= limit:
+            return repr(value[:limit])
+        start = shortened(bytes(value[: limit + 4_096]).decode("latin-1"), limit).encode("latin-1", "replace")
+        return f"{start!r}… ({len(value):,} bytes)"
     if isinstance(value, float):
         return f"{value:.6g}"
     if isinstance(value, int):
@@ -214,13 +218,13 @@ def _bounded_repr(value: Any, limit: int, depth: int = 2) -> str:
         else:
             items = [_bounded_repr(v, 40, depth - 1) for v in value]
         text = left + ", ".join(items) + ("," if isinstance(value, tuple) and len(items) == 1 else "") + right
-        return text if len(text) <= limit * 4 else f"{text[: limit * 4]}…"
+        return text if len(text) <= limit * 4 else f"{shortened(text, limit * 4)}…"
     if isinstance(value, str | bytes | bytearray | float | int):
         return _value(value, limit)
     if _is_large(value):
         return brief(value)
     text = " ".join(safe_repr(value).split())
-    return text if len(text) <= limit else f"{text[:limit]}…"
+    return text if len(text) <= limit else f"{shortened(text, limit)}…"
 
 
 def _is_large(value: Any) -> bool:

@@ -27,6 +27,7 @@ from typing import Any, ClassVar
 
 from kit_jupyter.checkpoints import Checkpoints
 from kit_jupyter.errors import BadArguments, ToolError
+from kit_jupyter.masking import shortened
 from kit_jupyter.messages import MediaPart, Part, TextPart
 from kit_jupyter.permissions import Access, Need
 from kit_jupyter.printed import clip
@@ -45,6 +46,8 @@ MAX_TEXT = 50_000
 MAX_WRITE = 5_000_000
 MAX_MATCHES = 200
 MAX_FILES = 300
+MAX_FOUND_LINE = 400
+LINE_READ = 5_000  # of a line found, before it is cut: a secret must be seen whole to be masked
 GREP_SECONDS = 30.0
 _COLOURS = re.compile(r"\x1b\[[0-9;]*m")
 
@@ -133,7 +136,7 @@ def _numbered(text: str, offset: int, limit: int) -> str:
     size = 0
     for number, line in enumerate(lines[offset - 1 : offset - 1 + limit], offset):
         shown = line.rstrip("\r")
-        shown = shown if len(shown) <= MAX_LINE else f"{shown[:MAX_LINE]}… ({len(shown):,} characters)"
+        shown = shown if len(shown) <= MAX_LINE else f"{shortened(shown, MAX_LINE)}… ({len(shown):,} characters)"
         size += len(shown) + 8
         if size > MAX_TEXT:
             break
@@ -472,7 +475,8 @@ class GrepTool(_FileTool):
         if rg := shutil.which("rg"):
             # fmt: off
             command = [rg, "--no-config", "--line-number", "--with-filename", "--no-heading", "--color=never",
-                       "--max-columns=400", "--max-columns-preview", "--sort=path", "--null", f"--context={around}"]
+                       f"--max-columns={LINE_READ}", "--max-columns-preview", "--sort=path", "--null",
+                       f"--context={around}"]
             # fmt: on
             command += ["--ignore-case"] if ignore_case else []
             command += ["--glob", glob] if glob else []
@@ -485,9 +489,11 @@ class GrepTool(_FileTool):
             except re.error as exc:
                 raise BadArguments(f"- pattern: not a regular expression ({exc})") from None
             names = await asyncio.to_thread(self._names, place, glob)
-            job = json.dumps({"pattern": pattern, "flags": int(flags), "files": names, "around": around})
+            job = json.dumps(
+                {"pattern": pattern, "flags": int(flags), "files": names, "around": around, "cut": LINE_READ}
+            )
             # In a child process: a pattern that explodes can be stopped there.
-            text, error, code = await _lines_of([sys.executable, "-I", "-c", _SEARCH], job.encode())
+            text, error, code = await _lines_of([sys.executable, "-I", "-c", _SEARCH], job.encode(), _short_line)
         if code == 2 and not text:
             raise BadArguments(f"- pattern: {error.strip()[:500]}")
         root = f"{self.workspace.root}{os.sep}"
@@ -504,11 +510,15 @@ class GrepTool(_FileTool):
         """A line of rg's as we show it; nothing of a file that would have to be asked for."""
         name, found, rest = line.partition("\0")
         if not found:
-            return line
+            return _short_line(line)
         if _is_guarded(place, Path(name)):
             return ""
         sign = "-" if re.match(r"\d+-", rest) else ":"
-        return f"{name}{sign}{rest}"
+        return f"{name}{sign}{_short_line(rest)}"
+
+
+def _short_line(line: str) -> str:
+    return line if len(line) <= MAX_FOUND_LINE else f"{shortened(line.rstrip(), MAX_FOUND_LINE)}…\n"
 
 
 def _is_guarded(place: Place, path: Path) -> bool:
@@ -536,7 +546,7 @@ for name in job["files"]:
         found = True
         for j in range(max(last + 1, i - job["around"]), min(len(lines), i + job["around"] + 1)):
             sign = ":" if j in hits else "-"
-            print(f"{name}{sign}{j + 1}{sign}{lines[j][:400]}")
+            print(f"{name}{sign}{j + 1}{sign}{lines[j][: job['cut']]}")
             last = j
 sys.exit(0 if found else 1)
 """

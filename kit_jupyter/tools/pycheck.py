@@ -5,42 +5,36 @@ Theory of operation
 `is_look` says yes only when every part of the code is on a list: names, constants, indexing,
 comparisons, a few builtins, and attributes and methods that are known to be harmless *on objects
 of libraries that we know* (``df.head()`` yes, ``requests.head()`` no). Anything else is not
-looking, and a person is asked. `powers` names what the code would use beyond computing: shell,
+looking, and a person is asked. So are they when a value that the code names holds a secret, which
+could be shown in pieces and then is masked by nobody, or holds objects whose methods are not known
+(`pysurvey`). `powers` names what the code would use beyond computing: shell,
 network, files, dynamic code. That one is a help for rules and questions, not a wall: Python can
-hide anything, which is why code asks by default.
+hide anything, which is why code asks by default. Code too long to be read in a moment is not read: it
+is nothing but a question.
 """
 
 from __future__ import annotations
 
 import ast
-import collections
-import itertools
 import re
 import types
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
-__all__ = ["changed_names", "is_look", "powers", "without_magics"]
+from kit_jupyter.tools.pysurvey import Survey, is_known, survey
 
-_TRUSTED = {
-    "pandas",
-    "polars",
-    "numpy",
-    "xarray",
-    "pyarrow",
-    "scipy",
-    "datetime",
-    "decimal",
-    "fractions",
-    "collections",
-}
+__all__ = ["MAX_READ", "changed_names", "is_look", "powers", "why_no_look", "without_magics"]
+
+MAX_LOOK = 4_000
+MAX_READ = 200_000
+"""Characters of code that are parsed to tell what it does; longer code is told to be too long."""
+MAX_NAMES = 40
 
 
 def _words(text: str) -> frozenset[str]:
     return frozenset(text.split())
 
 
-_PLAIN = (int, float, complex, str, bytes, bool, list, dict, set, frozenset, tuple, range, type(None))
 _BUILTINS = _words(
     """
     abs all any ascii bool callable dict dir display enumerate float frozenset hasattr hash id int isinstance
@@ -49,6 +43,8 @@ _BUILTINS = _words(
 )
 # Builtins that call nothing but the representation of what they get.
 _SHOWERS = _words("callable dir display id isinstance print repr str type")
+# Those that look at the value itself and at nothing in it.
+_PEEKERS = _words("callable id isinstance len type")
 _ATTRIBUTES = _words(
     """
     T at attrs axes categories chunks column_names columns coords data_vars device dims dt dtype dtypes empty
@@ -117,21 +113,33 @@ def is_look(code: str, lookup: Callable[[str], Any]) -> bool:
     >>> is_look("data.clear()", values.__getitem__)
     False
     """
-    if len(code) > 4_000 or _REWRITTEN.search(code):
-        return False
+    return why_no_look(code, lookup) is None
+
+
+def why_no_look(code: str, lookup: Callable[[str], Any]) -> str | None:
+    """None if `code` obviously only looks; else why it is asked about, empty when there is nothing special to say.
+
+    Examples
+    --------
+    >>> why_no_look("settings['url'][::-1]", {"settings": {"url": "https://bob:hunter2@db.example"}}.__getitem__)
+    'settings holds a secret (password), which this could show in pieces'
+    """
+    if len(code) > MAX_LOOK or _REWRITTEN.search(code):
+        return ""
     try:
         tree = ast.parse(code)
     except (SyntaxError, ValueError, RecursionError, MemoryError):
-        return False
+        return ""
     judge = _Look(lookup)
     try:
-        return all(
+        looks = all(
             isinstance(node, ast.Expr)
             and (judge.is_shown(node.value) if isinstance(node.value, ast.Name) else judge.safe(node.value))
             for node in tree.body
         )
+        return judge.why(tree) if looks else ""
     except RecursionError:
-        return False
+        return ""
 
 
 class _Look:
@@ -139,10 +147,32 @@ class _Look:
         self._lookup = lookup
         self._bound: list[set[str]] = []  # names of comprehensions: their values are not known
         self._is_handed_on = False  # what a library gets as a key or an argument: it calls functions that it finds
+        self._surveys: dict[str, Survey] = {}
 
-    def is_shown(self, node: ast.Name) -> bool:
-        """A name that is only shown; a function may be."""
-        return self._is_name(node.id, shown=True)
+    def is_shown(self, node: ast.Name, *, peek: bool = False) -> bool:
+        """A name that is only shown; a function may be. `peek`: nothing of what is in it is."""
+        return self._is_name(node.id, shown=True, peek=peek)
+
+    def why(self, tree: ast.Module) -> str | None:
+        """Why code that is nothing but looking by its syntax is none, by what its variables hold; None if it is."""
+        for name, found in self._surveys.items():
+            if found.secret:
+                return f"{name} holds a secret ({found.secret}), which this could show in pieces"
+            if found.runs_code:
+                return f"to show {name} runs code of a class that is no library's"
+        foreign = {name for name, found in self._surveys.items() if found.is_foreign}
+        if foreign and (name := _reaches_into(tree, foreign)):
+            return f"{name} holds objects whose methods are not known"
+        unseen = [name for name, found in self._surveys.items() if not found.is_whole and name not in foreign]
+        if unseen and _cuts_text(tree):
+            return f"{unseen[0]} is too large to see whether it holds a secret, which this could show in pieces"
+        return None
+
+    def _survey(self, name: str, value: Any) -> Survey:
+        if name not in self._surveys:
+            too_many = len(self._surveys) >= MAX_NAMES
+            self._surveys[name] = Survey(is_foreign=True, is_whole=False) if too_many else survey(value, name)
+        return self._surveys[name]
 
     def _handed_on(self, node: ast.AST | None) -> bool:
         """Safe, and nothing in it can be called by who gets it: ``df[f]`` calls ``f``."""
@@ -197,7 +227,7 @@ class _Look:
                 return self._comprehension(node.generators, [node.key, node.value])
         return False
 
-    def _is_name(self, name: str, *, shown: bool = False) -> bool:
+    def _is_name(self, name: str, *, shown: bool = False, peek: bool = False) -> bool:
         if any(name in bound for bound in self._bound):
             return True
         try:
@@ -206,12 +236,18 @@ class _Look:
             return name in _BUILTINS or name in ("True", "False", "None", "int", "NotImplemented", "Ellipsis")
         except Exception:
             return False
-        if not shown and callable(value):
-            return False
-        if self._is_handed_on and not _holds_no_callable(value):
-            return False
         # To look at an iterator is to use it up.
-        return not isinstance(value, types.ModuleType) and not hasattr(type(value), "__next__")
+        if isinstance(value, types.ModuleType) or hasattr(type(value), "__next__"):
+            return False
+        if peek:
+            return True
+        if not shown and (callable(value) or not is_known(value)):
+            return False  # operators and lengths of other objects run their code
+        found = self._survey(name, value)
+        if not self._is_handed_on:
+            return True
+        hidden = not found.is_whole and isinstance(value, dict | list | tuple | set | frozenset)
+        return not (found.has_callable or found.is_foreign or hidden)
 
     def _is_bound(self, node: ast.AST) -> bool:
         return isinstance(node, ast.Name) and any(node.id in bound for bound in self._bound)
@@ -228,11 +264,11 @@ class _Look:
                     value = self._lookup(node.id)
                 except Exception:
                     return False
-                return _is_known(value)
+                return is_known(value)
             case ast.Attribute() | ast.Subscript():
                 return self._is_trusted(node.value)
             case ast.Call(func=ast.Name(id=name)):
-                return name in ("list", "dict", "sorted", "str", "repr", "set", "tuple", "type", "dir")
+                return name in ("list", "dict", "sorted", "str", "repr", "set", "tuple", "dir")
             case ast.Call(func=ast.Attribute(value=value)):
                 return self._is_trusted(value)
             case ast.BinOp():
@@ -251,8 +287,7 @@ class _Look:
         arguments = [*node.args, *(keyword.value for keyword in node.keywords)]
         match node.func:
             case ast.Name(id=name):
-                shows = name in _SHOWERS
-                if not all(self.is_shown(a) if shows and isinstance(a, ast.Name) else self.safe(a) for a in arguments):
+                if not all(self._is_argument(name, argument) for argument in arguments):
                     return False
                 if name == "type" and len(node.args) != 1:
                     return False
@@ -266,6 +301,16 @@ class _Look:
                     return False
                 return name in _METHODS and self.safe(value) and self._is_trusted(value)
         return False
+
+    def _is_argument(self, function: str, node: ast.expr) -> bool:
+        """What a builtin function gets."""
+        if not isinstance(node, ast.Name) or self._is_bound(node):
+            return self.safe(node)
+        if function == "len" and not self._is_trusted(node):
+            return False
+        if function in _SHOWERS or function in _PEEKERS:
+            return self.is_shown(node, peek=function in _PEEKERS)
+        return self.safe(node)
 
     def _is_builtin(self, name: str) -> bool:
         """Not shadowed by a variable of the user's."""
@@ -301,29 +346,117 @@ def _is_sequence(node: ast.AST) -> bool:
     )
 
 
-def _holds_no_callable(value: Any) -> bool:
-    """Whether no function hides in a container; one too large to see through counts as if it did."""
-    todo: list[Any] = [value]
-    left = 20_000
-    while todo:
-        item = todo.pop()
-        left -= 1
-        if left < 0 or callable(item):
+# What may be done to a value that holds objects of unknown classes: none of it calls them.
+_SHALLOW = _words(
+    "columns copy dims dtype dtypes get head index info isna isnull items itemsize keys len nbytes ndim notna notnull "
+    "shape size tail to_list tolist type values"
+)
+# After these comes what lies in the value, no longer the value.
+_ELEMENTS = _words("get items keys to_list tolist values")
+
+
+def _parents(tree: ast.AST) -> dict[ast.AST, ast.AST]:
+    return {child: node for node in ast.walk(tree) for child in ast.iter_child_nodes(node)}
+
+
+def _reaches_into(tree: ast.Module, names: set[str]) -> str:
+    """The first of `names` of which more is used than one shallow step; empty if none is."""
+    parents = _parents(tree)
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Name) and node.id in names and not _is_shallow(node, parents):
+            return node.id
+    return ""
+
+
+def _is_shallow(node: ast.AST, parents: dict[ast.AST, ast.AST]) -> bool:
+    inside = False  # an element, of which nothing is known
+    while True:
+        above = parents[node]
+        match above:
+            case ast.Expr():
+                return True
+            case ast.Call(func=ast.Name(id=name)) if name in _SHOWERS | _PEEKERS:
+                return _is_only_shown(above, parents)
+            case ast.Subscript(value=value) if value is node and not inside:
+                inside = True
+            case ast.Attribute(attr=attr) if attr in _SHALLOW and not inside:
+                inside = attr in _ELEMENTS
+                call = parents[above]
+                if isinstance(call, ast.Call) and call.func is above:
+                    above = call
+            case ast.List() | ast.Tuple() | ast.Dict() | ast.FormattedValue() | ast.JoinedStr():
+                return _is_only_shown(above, parents)
+            case _:
+                return False
+        node = above
+
+
+def _is_only_shown(node: ast.AST, parents: dict[ast.AST, ast.AST]) -> bool:
+    """Up to the line's end nothing is done to it but showing."""
+    while not isinstance(above := parents[node], ast.Expr):
+        shown = isinstance(above, ast.List | ast.Tuple | ast.Dict | ast.FormattedValue | ast.JoinedStr)
+        if not shown and not (
+            isinstance(above, ast.Call) and isinstance(above.func, ast.Name) and above.func.id in _SHOWERS | _PEEKERS
+        ):
             return False
-        if isinstance(item, dict):
-            todo.extend(itertools.islice(item.values(), left + 1))
-            todo.extend(itertools.islice(item, left + 1))
-        elif isinstance(item, list | tuple | set | frozenset | collections.deque):
-            todo.extend(itertools.islice(item, left + 1))
+        node = above
     return True
 
 
-def _is_known(value: Any) -> bool:
-    kind = type(value)
-    if kind in _PLAIN:
-        return True
-    known = str(kind.__module__).split(".")[0] in _TRUSTED
-    return known and kind.__name__ != "defaultdict"  # indexing that one adds a key
+# Attributes that hold names, not what is in the value.
+_NAMES = _words("columns dims dtypes index names keys schema shape sizes")
+_OF_TEXT = _words("split startswith endswith find strip upper lower isin slice")
+
+
+def _cuts_text(tree: ast.Module) -> bool:
+    """Whether any part of the code could take a text of which nothing is known apart."""
+    return any(map(_is_cut, ast.walk(tree)))
+
+
+def _is_cut(node: ast.AST) -> bool:
+    match node:
+        case ast.ListComp() | ast.SetComp() | ast.DictComp() | ast.GeneratorExp() | ast.Starred():
+            return True
+        case ast.BinOp(op=ast.Mod()):
+            return True
+        case ast.FormattedValue(format_spec=spec) if spec is not None:
+            return True
+        case ast.Call(func=ast.Attribute(attr=attr)) if attr in _OF_TEXT:
+            return True
+        case ast.Call(func=ast.Name(id=name)) if name not in _SHOWERS | _PEEKERS:
+            return not all(_is_of_names(argument) for argument in node.args)
+        case ast.Subscript(value=value, slice=part):
+            by_name = all(isinstance(p, ast.Constant) and isinstance(p.value, str) for p in _pieces(part))
+            # The first step into a variable takes a row, a column or a cell whole; a text knows no names.
+            return not by_name and any(isinstance(n, ast.Subscript | ast.Call) for n in _chain(value))
+    return False
+
+
+def _is_of_names(node: ast.AST) -> bool:
+    match node:
+        case ast.Constant():
+            return True
+        case ast.Attribute(attr=attr) | ast.Call(func=ast.Attribute(attr=attr)):
+            return attr in _NAMES
+    return False
+
+
+def _pieces(node: ast.AST) -> list[ast.expr]:
+    match node:
+        case ast.List(elts=parts):
+            return parts
+    return [node]  # type: ignore[list-item]
+
+
+def _chain(node: ast.AST) -> Iterator[ast.AST]:
+    """A value, and what it was taken from."""
+    while True:
+        yield node
+        match node:
+            case ast.Subscript(value=inner) | ast.Attribute(value=inner) | ast.Call(func=inner):
+                node = inner
+            case _:
+                return
 
 
 # ---------------------------------------------------------------- powers
@@ -394,13 +527,17 @@ _ONLY_ON_PATHS = {
 
 
 def powers(code: str) -> tuple[str, ...]:
-    """Which powers `code` uses, in order: shell, network, files, dynamic, magic; "unparsable" for no Python.
+    """Which powers `code` uses, in order: shell, network, files, dynamic, magic.
+
+    "unparsable" for no Python, "long" for more than `MAX_READ` characters, which are not parsed.
 
     Examples
     --------
     >>> powers("import subprocess\\nopen('x', 'w')"), powers("x = 1"), powers("!ls")
     (('shell', 'files'), (), ('shell',))
     """
+    if len(code) > MAX_READ:
+        return ("long",)
     plain, magics = without_magics(code)
     found: set[str] = set()
     for line in magics:
@@ -471,6 +608,8 @@ def changed_names(code: str) -> set[str]:
     >>> sorted(changed_names("x = y + 1; del z; f(w)['a'] = 2"))
     ['f', 'w', 'x', 'y', 'z']
     """
+    if len(code) > MAX_READ:
+        return set(re.findall(r"[A-Za-z_]\w*", code))
     plain, _ = without_magics(code)
     try:
         tree = ast.parse(plain)

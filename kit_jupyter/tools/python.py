@@ -36,7 +36,7 @@ from kit_jupyter.printed import Sink, catch_prints, clip
 from kit_jupyter.tool import ToolContext, ToolOutcome
 from kit_jupyter.tool_value import describe_error, media_of, parts_of, safe_repr
 from kit_jupyter.tools._base import EngineTool
-from kit_jupyter.tools.pycheck import changed_names, is_look, powers
+from kit_jupyter.tools.pycheck import changed_names, is_look, powers, why_no_look
 from kit_jupyter.trifecta import Legs
 from kit_jupyter.usercall import UserCall, shielded
 
@@ -309,10 +309,16 @@ class PythonTool(EngineTool):
         """Looking is free; other code needs ``python`` and the powers that its syntax shows."""
         code = str(arguments.get("code", ""))
         namespace = self.runner.namespace
-        if is_look(code, namespace.__getitem__):
+        why = why_no_look(code, namespace.__getitem__)
+        if why is None:
             return Access(needs=(Need("python.look", code, "look", "*"),))
         used = powers(code)
         question = f"Run this Python in your session{_uses(used)}?\n\n{code}"
+        if why:
+            question = f"{question}\n\n({why})"
+        if "long" in used:
+            reason = f"{len(code):,} characters, too long to tell what it does"
+            return Access(needs=(Need("python", reason, "unsure"),), question=question)
         if "unparsable" in used:
             return Access(needs=(Need("python", code, "unsure"),), question=question)
         needs = [Need("python", code, "act", "*"), *(Need(f"python.{power}", code, "act", "*") for power in used)]
