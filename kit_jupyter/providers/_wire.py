@@ -411,6 +411,11 @@ class WireProvider:
     def __repr__(self) -> str:
         return f"WireProvider({self.name!r}, wire={self.codec.wire!r}, base_url={self.endpoint.base_url!r})"
 
+    @property
+    def is_carried(self) -> bool:
+        """True when something else than sockets carries the bytes, such as a recording."""
+        return self._transport is not None
+
     def info(self, model_id: str) -> ModelInfo:
         """What is known of a model, without asking anyone."""
         return self._infos(model_id) if self._infos is not None else ModelInfo()
@@ -544,6 +549,54 @@ class WireProvider:
                         code=getattr(error, "code", ""),
                     )
                 )
+            await asyncio.sleep(wait)
+
+    async def fetch(self, call: HttpCall, request: ModelRequest, *, is_safe: bool = True) -> AsyncIterator[bytes]:
+        """Pieces of the answer to a call that is no prompt: a file, a batch, a list.
+
+        Parameters
+        ----------
+        call : HttpCall
+        request : ModelRequest
+            Names the model for messages, and the endpoint.
+        is_safe : bool
+            The call may be made twice. Else it is tried again only when the service said that it did nothing.
+
+        Raises
+        ------
+        ProviderError
+            As `stream`.
+        """
+        endpoint = self.endpoint_for(request)
+        limits = self.limits_for(endpoint)
+        attempts = limits.max_retries + 1
+        for attempt in range(1, attempts + 1):
+            spoken = False
+            watch = _Watch()
+            response: Any = None
+            way = self._shared(call.url)
+            number, client = way.take()
+            try:
+                response = await self._open(client, call, request, endpoint, limits, watch, [])
+                pieces = response.aiter_bytes()
+                watch.limit(limits.idle_seconds)
+                while (piece := await watch.wait(anext(pieces, None))) is not None:
+                    spoken = True
+                    yield piece
+                return
+            except Exception as exc:
+                error = self._translate(exc, request, endpoint, limits, response, spoken=spoken)
+            finally:
+                watch.close()
+                try:
+                    if response is not None:
+                        await response.aclose()
+                finally:
+                    way.give(number)
+            refused = getattr(error, "status", None) in (429, 503, 529)
+            wait = _wait_seconds(error, attempt, limits) if is_safe or refused else None
+            if spoken or attempt == attempts or wait is None:
+                raise error
             await asyncio.sleep(wait)
 
     # -- opening
