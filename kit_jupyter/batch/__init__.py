@@ -11,12 +11,25 @@ that asks for patience pauses every row, not one. Nothing but the answers is hel
 With ``executor=`` the same work is cut into small picklable pieces and given to any
 ``concurrent.futures`` executor, a Dask client or an ipyparallel client; each worker makes a Kit of
 its own, and takes its keys from its own environment.
+
+With ``batch=True`` the rows go through the provider's batch API, for half the money and within a day; see
+`half_price`.
 """
 
 from __future__ import annotations
 
+from kit_jupyter.batch.half_price import BatchOptions, cancel_batches, open_batches
 from kit_jupyter.batch.rows import MapRow
 from kit_jupyter.batch.run import amap_rows, map_rows, stream_rows
 from kit_jupyter.batch.template import Template
 
-__all__ = ["MapRow", "Template", "amap_rows", "map_rows", "stream_rows"]
+__all__ = [
+    "BatchOptions",
+    "MapRow",
+    "Template",
+    "amap_rows",
+    "cancel_batches",
+    "map_rows",
+    "open_batches",
+    "stream_rows",
+]

@@ -6,11 +6,14 @@ import asyncio
 import contextlib
 import time
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
+from kit_jupyter.batch.half_price import Aside
 from kit_jupyter.batch.plan import Ask, Plan
 from kit_jupyter.batch.rows import MapRow
 from kit_jupyter.errors import KitError
+from kit_jupyter.events import EventBus
 from kit_jupyter.extension import ExtensionHost
 from kit_jupyter.inbox import Inbox
 from kit_jupyter.messages import TextPart
@@ -66,7 +69,7 @@ class Answers:
         plan = self._plan
         attempt = 0
         while True:
-            if why := plan.over_budget():
+            if plan.half is None and (why := plan.over_budget()):  # what came in a batch is paid for
                 return MapRow(position=ask.position, label=ask.label, error=why)
             if (pause := plan.resume_at - time.monotonic()) > 0:
                 await asyncio.sleep(pause)
@@ -74,6 +77,8 @@ class Answers:
             try:
                 text, tokens, cost = await _one_turn(plan, ask)
             except KitError as exc:
+                if (aside := Aside.of(exc)) is not None:
+                    raise aside from None
                 attempt += 1
                 retryable = bool(getattr(exc, "retryable", False))
                 if retryable:
@@ -98,6 +103,9 @@ async def _one_turn(plan: Plan, ask: Ask) -> tuple[str, int, float | None]:
         host=ExtensionHost(),
         toolbox=Toolbox(),
     )
+    if plan.half is not None:
+        # A turn that is set aside and run again is no news for who listens to the Kit.
+        house = replace(house, provider=partial(plan.half.provider, stem=ask.key.hex()), bus=EventBus())
     parts = (TextPart(ask.text), *ask.parts) if ask.text else ask.parts
     turn = Turn(
         house, frozen, (Opening(role="user", parts=parts),), mode="prompt", label=ask.text[:80], failure="row failed"
@@ -111,4 +119,7 @@ async def _one_turn(plan: Plan, ask: Ask) -> tuple[str, int, float | None]:
         result = await turn.run()
     finally:
         retry_listener.reset(token)
-    return result.text, result.usage.tokens.total, result.cost
+    cost = result.cost
+    if plan.half is not None and cost is not None:
+        cost *= plan.half.service.price_factor
+    return result.text, result.usage.tokens.total, cost

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 from hashlib import blake2b
 from typing import Any
 
+from kit_jupyter.batch.half_price import BatchOptions, HalfPrice
 from kit_jupyter.batch.rows import Rows, rows_of
 from kit_jupyter.batch.store import ResultStore, store_of
 from kit_jupyter.batch.template import Template, is_missing
@@ -60,6 +61,9 @@ class Plan:
     spent_cost: float = 0.0
     resume_at: float = 0.0
     stop: str = ""
+    batch: BatchOptions | None = None
+    half: HalfPrice | None = None
+    show: Callable[[str], object] = lambda text: None
 
     def over_budget(self) -> str:
         """Why no more rows may be asked, else empty."""
@@ -90,6 +94,7 @@ def make_plan(
     max_tokens_total: int | None = None,
     max_cost: float | None = None,
     max_seconds: float | None = None,
+    batch: bool | BatchOptions = False,
 ) -> Plan:
     """Check what a caller of `map_rows` wrote."""
     if concurrency < 1:
@@ -116,6 +121,8 @@ def make_plan(
     made_tools = tuple(as_tool(item) for item in tools)
     if executor is not None and made_tools:
         raise UsageError("tools stay on this machine; map with executor= and with tools cannot go together")
+    if batch:
+        _check_batch(batch, executor, made_tools, store)
     plan = Plan(
         kit=kit,
         rows=found,
@@ -132,8 +139,20 @@ def make_plan(
         executor=executor,
         chunk=chunk,
         format=fmt,
+        batch=(batch if isinstance(batch, BatchOptions) else BatchOptions()) if batch else None,
     )
     return plan
+
+
+def _check_batch(batch: object, executor: object, tools: tuple[Any, ...], store: object) -> None:
+    if batch is not True and not isinstance(batch, BatchOptions):
+        raise UsageError(f"batch= takes True or BatchOptions, got {type(batch).__name__}")
+    if executor is not None:
+        raise UsageError("batch= leaves the work to the service; executor= cannot go with it")
+    if tools:
+        raise UsageError("batch= asks each row once and tools need an answer in between; leave one of them out")
+    if store is False or store is None:
+        raise UsageError("batch= needs a store: without one, a stopped run could not find what it has paid for")
 
 
 def seed_of(plan: Plan) -> bytes:

@@ -9,6 +9,7 @@ from collections import deque
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator
 from typing import Any
 
+from kit_jupyter.batch.half_price import HalfPrice
 from kit_jupyter.batch.local import Answers
 from kit_jupyter.batch.plan import Ask, Plan, asks_of, make_plan, seed_of
 from kit_jupyter.batch.remote import RemoteAnswers
@@ -62,6 +63,10 @@ async def _run(plan: Plan, desk: Desk, tell: Callable[[MapRow], object]) -> None
                 tell(row)
 
     try:
+        if plan.batch is not None:
+            plan.half = await HalfPrice.open(plan)
+            await plan.half.run(Answers(plan), next_ask, tell)
+            return
         async with asyncio.TaskGroup() as group:
             if plan.executor is None:
                 answers = Answers(plan)
@@ -80,16 +85,29 @@ async def _run(plan: Plan, desk: Desk, tell: Callable[[MapRow], object]) -> None
         plan.store.close()
 
 
+@contextlib.contextmanager
+def _farewell(plan: Plan) -> Iterator[None]:
+    """Say what goes on without us, to who stops in the middle."""
+    try:
+        yield
+    except BaseException as exc:
+        if plan.half is not None and (words := plan.half.farewell()):
+            exc.add_note(words)
+        raise
+
+
 async def amap_rows(kit: Kit, rows: Any, template: str | Callable[[Any], Any], **options: Any) -> Any:
     """`map_rows`, to be awaited."""
     keep = options.pop("keep", True)
     progress = options.pop("progress", True)
     plan = make_plan(kit, rows, template, **options)
     results: dict[int, MapRow] = {}
-    with _progress(plan.rows.total, show=progress) as step:
+    with _farewell(plan), _progress(plan.rows.total, show=progress) as bar:
+        loop = asyncio.get_running_loop()
+        plan.show = lambda words: loop.call_soon_threadsafe(bar.say, words)
         async for row in _stream(plan):
             results[row.position] = row
-            step(row)
+            bar.step(row)
     return plan.rows.rebuild([results[i] for i in sorted(results)], keep)
 
 
@@ -121,6 +139,9 @@ def map_rows(kit: Kit, rows: Any, template: str | Callable[[Any], Any], **option
         What a missing value in a marked column is.
     max_tokens_total, max_cost, max_seconds : int, float (US dollars), float (seconds) or None
         Rows beyond a budget are not asked and say so.
+    batch : bool or BatchOptions
+        Ask through the provider's batch API: half the price, within a day. The call waits; stopped or killed, the
+        batches run on, and the same call fetches their answers without paying again.
     keep : bool
         Give the columns of the input back, too.
     progress : bool
@@ -156,8 +177,9 @@ def map_rows(kit: Kit, rows: Any, template: str | Callable[[Any], Any], **option
     progress = options.pop("progress", True)
     plan = make_plan(kit, rows, template, **options)
     results: dict[int, MapRow] = {}
-    with _progress(plan.rows.total, show=progress) as step:
-        told = _Throttle(step, desk)
+    with _farewell(plan), _progress(plan.rows.total, show=progress) as bar:
+        told = _Throttle(bar.step, desk)
+        plan.show = lambda words: desk.post(bar.say, words)
 
         def tell(row: MapRow) -> None:
             results[row.position] = row
@@ -219,24 +241,37 @@ class _Throttle:
             self._step(self._rows.popleft())
 
 
+class _Bar:
+    """How far a run is; shows nothing without a bar."""
+
+    def __init__(self, bar: Any = None) -> None:
+        self._bar = bar
+        self._errors = 0
+
+    def step(self, row: MapRow) -> None:
+        """One row more."""
+        if self._bar is None:
+            return
+        self._bar.update(1)
+        if row.error:
+            self._errors += 1
+            self._bar.set_postfix(errors=self._errors, refresh=False)
+
+    def say(self, words: str) -> None:
+        """Words before the bar, while there is nothing to count."""
+        if self._bar is not None:
+            self._bar.set_description_str(words)
+
+
 @contextlib.contextmanager
-def _progress(total: int | None, *, show: bool) -> Iterator[Callable[[MapRow], object]]:
+def _progress(total: int | None, *, show: bool) -> Iterator[_Bar]:
     if not show:
-        yield lambda row: None
+        yield _Bar()
         return
     try:
         from tqdm.auto import tqdm
     except ImportError:
-        yield lambda row: None
+        yield _Bar()
         return
     with tqdm(total=total, unit="row") as bar:
-        errors = 0
-
-        def step(row: MapRow) -> None:
-            nonlocal errors
-            bar.update(1)
-            if row.error:
-                errors += 1
-                bar.set_postfix(errors=errors, refresh=False)
-
-        yield step
+        yield _Bar(bar)

@@ -4,12 +4,32 @@ from __future__ import annotations
 
 import sqlite3
 import threading
+from collections.abc import Iterable
 from pathlib import Path
+from typing import NamedTuple
 
 from kit_jupyter.errors import UsageError
 from kit_jupyter.session import data_dir
 
-__all__ = ["ResultStore", "store_of"]
+__all__ = ["ResultStore", "SentBatch", "store_of"]
+
+_TABLES = (
+    "results (key BLOB PRIMARY KEY, answer TEXT NOT NULL) WITHOUT ROWID",
+    # A batch is written down under a name of ours before it is sent, and gets the service's id after.
+    "batches (name TEXT PRIMARY KEY, service TEXT NOT NULL, id TEXT NOT NULL, size INTEGER NOT NULL,"
+    " sent REAL NOT NULL) WITHOUT ROWID",
+    "batch_rows (row TEXT PRIMARY KEY, name TEXT NOT NULL, body BLOB) WITHOUT ROWID",
+)
+
+
+class SentBatch(NamedTuple):
+    """A batch that was sent, or was about to be (`id` is empty then)."""
+
+    name: str
+    service: str
+    id: str
+    size: int
+    sent: float
 
 
 class ResultStore:
@@ -36,9 +56,8 @@ class ResultStore:
             self._db = sqlite3.connect(str(path or ""), check_same_thread=False, isolation_level=None, timeout=30)
             self._db.execute("PRAGMA journal_mode=WAL")
             self._db.execute("PRAGMA synchronous=NORMAL")
-            self._db.execute(
-                "CREATE TABLE IF NOT EXISTS results (key BLOB PRIMARY KEY, answer TEXT NOT NULL) WITHOUT ROWID"
-            )
+            for table in _TABLES:
+                self._db.execute(f"CREATE TABLE IF NOT EXISTS {table}")
         except sqlite3.DatabaseError as exc:
             raise UsageError(f"{path} is no result store ({exc}); delete it or pass another path as store=") from exc
 
@@ -52,6 +71,61 @@ class ResultStore:
         """Keep an answer."""
         with self._lock:
             self._db.execute("INSERT OR REPLACE INTO results VALUES (?, ?)", (key, answer))
+
+    # -- batches: rows are in one of three states: unknown, sent (a name, no body), answered (a body)
+
+    def batches(self) -> list[SentBatch]:
+        """Those whose answers have not been fetched."""
+        with self._lock:
+            rows = self._db.execute("SELECT name, service, id, size, sent FROM batches ORDER BY sent").fetchall()
+        return [SentBatch(*row) for row in rows]
+
+    def sending(self, batch: SentBatch, rows: Iterable[str]) -> None:
+        """A batch is about to be sent."""
+        with self._lock, self._db:
+            self._db.execute("BEGIN")
+            self._db.execute("INSERT OR REPLACE INTO batches VALUES (?, ?, ?, ?, ?)", batch)
+            pairs = ((row, batch.name) for row in rows)
+            self._db.executemany("INSERT OR REPLACE INTO batch_rows VALUES (?, ?, NULL)", pairs)
+
+    def was_sent(self, name: str, batch_id: str) -> None:
+        """The service has it, under this id."""
+        with self._lock:
+            self._db.execute("UPDATE batches SET id = ? WHERE name = ?", (batch_id, name))
+
+    def row(self, row: str) -> tuple[str, bytes | None] | None:
+        """The batch that a row is in, and its answer's body if that has come."""
+        with self._lock:
+            found = self._db.execute("SELECT name, body FROM batch_rows WHERE row = ?", (row,)).fetchone()
+        return None if found is None else (str(found[0]), found[1])
+
+    def rows_of(self, name: str) -> list[str]:
+        """Rows of a batch that have no answer yet."""
+        with self._lock:
+            found = self._db.execute("SELECT row FROM batch_rows WHERE name = ? AND body IS NULL", (name,)).fetchall()
+        return [str(row) for (row,) in found]
+
+    def put_bodies(self, bodies: Iterable[tuple[str, bytes]]) -> None:
+        """Keep answers until their rows have been made of them."""
+        with self._lock, self._db:
+            self._db.execute("BEGIN")
+            self._db.executemany("UPDATE batch_rows SET body = ? WHERE row = ?", ((body, row) for row, body in bodies))
+
+    def end_batch(self, name: str) -> None:
+        """All that came of a batch is here: forget it, and its rows that got no answer."""
+        with self._lock, self._db:
+            self._db.execute("BEGIN")
+            self._db.execute("DELETE FROM batch_rows WHERE name = ? AND body IS NULL", (name,))
+            self._db.execute("DELETE FROM batches WHERE name = ?", (name,))
+
+    def forget_rows(self, stem: str) -> None:
+        """A row is done with: its answers are no longer needed. One whose batch may yet bring an answer stays."""
+        with self._lock:
+            self._db.execute(
+                "DELETE FROM batch_rows WHERE row >= ? AND row < ? AND (body IS NOT NULL"
+                " OR name NOT IN (SELECT name FROM batches))",
+                (stem + "-", stem + "."),
+            )
 
     def __len__(self) -> int:
         with self._lock:
