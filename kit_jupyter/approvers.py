@@ -7,8 +7,10 @@ there denies.
 from __future__ import annotations
 
 import asyncio
+import copy
 import json
 import threading
+import types
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol, cast
@@ -26,18 +28,50 @@ __all__ = [
     "Question",
     "StdinApprover",
     "approver_of",
+    "own_copy",
 ]
+
+
+def own_copy(arguments: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Arguments for those who judge them: a read-only copy, so that nothing done to it changes what runs.
+
+    Examples
+    --------
+    >>> runs = {"paths": ["a"]}
+    >>> own_copy(runs)["paths"].append("b")
+    >>> runs
+    {'paths': ['a']}
+    """
+    return types.MappingProxyType({name: _copied(value) for name, value in arguments.items()})
+
+
+def _copied(value: Any) -> Any:
+    if value is None or type(value) in (str, int, float, bool):
+        return value
+    try:
+        return copy.deepcopy(value)
+    except Exception:  # an object of the user's that cannot be copied
+        return value
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Question:
-    """What a person is asked before a call runs."""
+    """What a person is asked before a call runs.
+
+    Parameters
+    ----------
+    arguments : dict
+        Kept as a read-only copy. To change what runs, answer with an `Approval` that has arguments.
+    """
 
     call_id: str
     tool_name: str
     arguments: Mapping[str, Any] = field(hash=False)
     text: str
     suggestion: str = ""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "arguments", own_copy(self.arguments))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -37,6 +37,7 @@ from kit_jupyter.approvers import (
     Question,
     StdinApprover,
     approver_of,
+    own_copy,
 )
 from kit_jupyter.errors import UsageError
 from kit_jupyter.messages import now
@@ -236,7 +237,7 @@ class RulePolicy:
         if not callable(approve):
             return (approve, "the tool itself says so") if approve in STRICTNESS else ("ask", "")
         try:
-            said = approve(arguments, context)
+            said = approve(own_copy(arguments), context)
         except Exception as exc:
             return "ask", f"the tool's approve rule failed ({type(exc).__name__}: {exc})"
         if isinstance(said, str) and said in STRICTNESS:
@@ -256,7 +257,7 @@ class RulePolicy:
                 continue
             if rule.when is not None:
                 try:
-                    if not rule.when(arguments, context):
+                    if not rule.when(own_copy(arguments), context):
                         continue
                 except Exception as exc:
                     effect, why = "ask", f"the rule's condition failed ({type(exc).__name__}: {exc})"

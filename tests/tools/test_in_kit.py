@@ -192,6 +192,32 @@ def test_answers_edits_scopes_and_reasons():
     assert answers == []
 
 
+@pytest.mark.parametrize("who", ["approver", "rule", "approve"])
+def test_who_judges_cannot_change_what_runs(who):
+    """What a person saw is what runs: arguments changed in place are a copy's; answers edit by `Approval`."""
+    ran: list[Any] = []
+
+    def meddle(question_or_arguments: Any, context: Any = None) -> Any:
+        arguments = getattr(question_or_arguments, "arguments", question_or_arguments)
+        arguments["paths"].append("/etc/passwd")
+        with pytest.raises(TypeError):
+            arguments["paths"] = ["/etc/passwd"]
+        return "allow" if who == "approve" else True
+
+    @tool(approve=meddle if who == "approve" else None)
+    def remove(paths: list[str]) -> str:
+        "Remove."
+        ran.append(paths)
+        return "ok"
+
+    rules = [Rule("remove", effect="ask")] if who == "approver" else [Rule("remove", when=meddle)]
+    kit = make([tool_call("remove", paths=["a"])], tools=[remove], approver=meddle, permissions=rules)
+    kit.prompt_sync("go")
+
+    assert ran == [["a"]]
+    assert results(kit) == ["ok"]
+
+
 def test_edited_arguments_are_checked_again():
     """What a person typed wrongly is told like a model's mistake."""
     kit = make([tool_call("add", a=1)], tools=[add], approver=lambda q: Approval(allowed=True, arguments={"a": "?"}),
