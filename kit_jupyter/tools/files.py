@@ -61,9 +61,53 @@ class _FileTool(EngineTool):
 
     def access(self, arguments: Mapping[str, Any], context: ToolContext) -> Access:
         """Inside the workspace: looking is free, changing asks; outside and secrets always ask."""
-        place = self.workspace.resolve(str(arguments.get("path") or "."))
+        text = str(arguments.get("path") or ".")
+        place = self.workspace.resolve(text)
+        self._judged(context)[text] = (place.path, place.has_other_names)
         need = place.need(self.action, "act" if self.acts else "look")
-        return Access(needs=(need,), question=self.question(place, arguments))
+        question = self.question(place, arguments)
+        if need.kind == "sensitive" and not self.acts and not place.is_sensitive:
+            question += "\n\n(The file has other names, hard links: under one of them it may be a file for secrets.)"
+        return Access(needs=(need,), question=question)
+
+    def validate(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
+        """Arguments checked; the path, too, before anybody is asked about it."""
+        valid = super().validate(arguments)
+        self.workspace.resolve(str(valid.get("path") or "."))
+        return valid
+
+    async def run(self, context: ToolContext, arguments: dict[str, Any]) -> ToolOutcome:
+        """Do it; what the disk refuses is told in a line."""
+        try:
+            return await super().run(context, arguments)
+        except OSError as exc:
+            raise ToolError(f"{str(arguments.get('path', ''))[:200]}: {exc.strerror or exc}") from exc
+
+    def place(self, context: ToolContext, text: str) -> Place:
+        """Where `text` leads now; refused if it led elsewhere when it was judged, perhaps minutes ago.
+
+        Raises
+        ------
+        ToolError
+            When a link was put in its way since.
+        """
+        place = self.workspace.resolve(text)
+        path, has_other_names = self._judged(context).get(text, (place.path, True))
+        if path != place.path or (place.has_other_names and not has_other_names and not self.acts):
+            raise ToolError(f"{text} leads elsewhere than when it was judged: a link was put in its way; try again")
+        return place
+
+    @staticmethod
+    def _judged(context: ToolContext) -> dict[str, tuple[Path, bool]]:
+        """What was judged for this call, by the text of the path."""
+        state = getattr(context, "state", None)
+        if state is None:
+            return {}
+        calls: dict[str, dict[str, tuple[Path, bool]]] = state.setdefault("files_judged", {})
+        judged = calls.setdefault(context.call_id, {})
+        while len(calls) > 1_000:  # more than ever run beside each other
+            del calls[next(iter(calls))]
+        return judged
 
     def question(self, place: Place, arguments: Mapping[str, Any]) -> str:
         """How it is put to a person."""
@@ -95,7 +139,7 @@ class ReadTool(_FileTool):
         limit : int
             How many lines.
         """
-        place = self.workspace.resolve(path)
+        place = self.place(context, path)
         if place.path.is_dir():
             return await LsTool(self.workspace).call(context, path)
         raw = await asyncio.to_thread(self.workspace.read, place, MAX_READ_BYTES + 1)
@@ -259,7 +303,7 @@ class WriteTool(_ChangeTool):
         """
         if len(content) > MAX_WRITE:
             raise BadArguments(f"- content: {len(content):,} characters, at most {MAX_WRITE:,}; write it with python")
-        place = self.workspace.resolve(path)
+        place = self.place(context, path)
         if place.path.is_dir():
             raise ToolError(f"{place.shown} is a folder")
         old = await self._old(context, place)
@@ -293,7 +337,7 @@ class EditTool(_ChangeTool):
         replace_all : bool
             Replace every occurrence.
         """
-        place = self.workspace.resolve(path)
+        place = self.place(context, path)
         raw = await self._old(context, place)
         if raw is None:
             raise ToolError(f"{place.shown} does not exist; use write to make it")
@@ -466,7 +510,7 @@ class GrepTool(_FileTool):
         context_lines : int
             Lines around each match.
         """
-        place = self.workspace.resolve(path)
+        place = self.place(context, path)
         if not place.path.exists():
             raise ToolError(f"{place.shown} does not exist")
         if "\0" in pattern or not pattern:
@@ -523,7 +567,8 @@ def _short_line(line: str) -> str:
 
 def _is_guarded(place: Place, path: Path) -> bool:
     """Found under a folder and may hold secrets: a person was asked about the folder, not about this."""
-    return path != place.path and replace(place, path=path).is_sensitive
+    found = replace(place, path=path)
+    return path != place.path and (found.is_sensitive or found.has_other_names)
 
 
 _SEARCH = """
@@ -610,7 +655,7 @@ class GlobTool(_FileTool):
         """
         if "\0" in pattern or not pattern.strip():
             raise BadArguments("- pattern: empty or with a NUL")
-        place = self.workspace.resolve(path)
+        place = self.place(context, path)
         if not place.path.is_dir():
             raise ToolError(f"{place.shown} is not a folder")
         found = await asyncio.to_thread(self._find, place, pattern)
@@ -762,7 +807,7 @@ class LsTool(_FileTool):
         path : str
             Relative to the workspace, or absolute.
         """
-        place = self.workspace.resolve(path)
+        place = self.place(context, path)
         if not place.path.is_dir():
             raise ToolError(f"{place.shown} is not a folder")
         return ToolOutcome.of_text(await asyncio.to_thread(_listing, place))

@@ -40,6 +40,7 @@ __all__ = ["ShellTool"]
 
 MAX_OUTPUT = 30_000
 MAX_SPILL_BYTES = 100_000_000
+MAX_COMMAND = 100_000  # bytes; Linux takes no argument longer than 128 KiB
 GRACE_SECONDS = 2.0
 MARKER = "KIT_SHELL_CALL"
 _QUIET = {
@@ -102,6 +103,21 @@ class ShellTool(EngineTool):
         where = f" in {arguments['cwd']}" if arguments.get("cwd") else ""
         return Access(needs=tuple(needs), question=f"Run this in a shell{where}?\n\n{command}")
 
+    def validate(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
+        """Arguments checked; those that cannot run, before anybody is asked about them."""
+        valid = super().validate(arguments)
+        command, seconds = str(valid.get("command", "")), valid.get("timeout_seconds")
+        if not command.strip() or "\0" in command:
+            raise BadArguments("- command: empty or with a NUL")
+        if len(command.encode("utf-8", "surrogatepass")) > MAX_COMMAND:
+            raise BadArguments(
+                f"- command: {len(command):,} characters, at most {MAX_COMMAND:,}; write a script with the write tool"
+            )
+        if seconds is not None and not seconds > 0:
+            raise BadArguments(f"- timeout_seconds: must be above 0, got {seconds}")
+        self.workspace.resolve(str(valid.get("cwd") or "."))
+        return valid
+
     def _redirect_needs(self, parsed: Parsed) -> Iterable[Need]:
         for redirect in parsed.redirects:
             action, kind = ("write", "act") if redirect.writes else ("read", "look")
@@ -129,10 +145,6 @@ class ShellTool(EngineTool):
         timeout_seconds : float, optional
             End it after so long; no limit by default.
         """
-        if not command.strip() or "\0" in command:
-            raise BadArguments("- command: empty or with a NUL")
-        if timeout_seconds is not None and not timeout_seconds > 0:
-            raise BadArguments(f"- timeout_seconds: must be above 0, got {timeout_seconds}")
         folder = self.workspace.resolve(cwd or ".").path
         if not folder.is_dir():
             raise ToolError(f"{cwd} is not a folder")

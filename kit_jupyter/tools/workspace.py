@@ -5,13 +5,15 @@ Theory of operation
 A path from a model is resolved through every symbolic link before it is judged: inside the root or
 outside it, a file that may hold secrets, a notebook that is open in an editor. Between the judging
 and the opening someone could swap a folder for a link; so the opened descriptor is asked where it
-really is, and refused when that is elsewhere. Writes go to a new file beside the target, in a
+really is, and refused when that is elsewhere. A hard link is no link that could be resolved: a file
+that has several names may be one for secrets under another of them, and reading it asks. Writes go to a new file beside the target, in a
 folder opened the same way, and replace it in one step.
 """
 
 from __future__ import annotations
 
 import contextlib
+import errno
 import hashlib
 import os
 import re
@@ -71,13 +73,23 @@ class Place:
         return config_dir() in self.path.parents
 
     @property
+    def has_other_names(self) -> bool:
+        """Hard links: a regular file that is known by other names as well, which nobody can tell from here."""
+        try:
+            found = os.stat(self.path, follow_symlinks=False)
+        except (OSError, ValueError):
+            return False
+        return stat.S_ISREG(found.st_mode) and found.st_nlink > 1
+
+    @property
     def is_write_sensitive(self) -> bool:
         """Writing it could make other programs act: hooks, start-up files, workflows."""
         return self.is_sensitive or bool(re.search(_WRITE_SENSITIVE, self.path.as_posix()))
 
     def need(self, action: str, kind: Literal["look", "act"]) -> Need:
         """What touching it needs."""
-        guarded = self.is_write_sensitive if kind == "act" else self.is_sensitive
+        # Writing replaces the file, which leaves its other names as they are.
+        guarded = self.is_write_sensitive if kind == "act" else self.is_sensitive or self.has_other_names
         if not self.inside:
             return Need(action, self.shown, "outside")
         return Need(action, self.shown, "sensitive" if guarded else kind)
@@ -121,7 +133,7 @@ class Workspace:
         Raises
         ------
         BadArguments
-            For an empty path or one with a NUL.
+            For an empty path, one with a NUL, or one that is too long.
         """
         if not text.strip() or "\0" in text:
             raise BadArguments(f"- path: not a path: {text[:80]!r}")
@@ -130,6 +142,13 @@ class Workspace:
             real = Path(os.path.realpath(self.root / path))
         except (OSError, ValueError, RuntimeError) as exc:
             raise BadArguments(f"- path: {text[:200]!r} cannot be resolved ({exc})") from None
+        try:
+            os.lstat(real)
+        except OSError as exc:
+            if exc.errno == errno.ENAMETOOLONG:
+                longest = max(map(len, text.split("/")))
+                what = f"{len(text):,} characters" + (f", one name of {longest:,}" if longest > 255 else "")
+                raise BadArguments(f"- path: too long ({what}): {text[:80]!r}…") from None
         inside = real == self.root or self.root in real.parents
         shown = real.relative_to(self.root).as_posix() if inside else real.as_posix()
         return Place(real, shown, inside or real in self.extra_readable)
@@ -353,8 +372,6 @@ def _write_plain(path: Path, content: bytes) -> None:
 
 
 def _file_error(place: Place, exc: OSError) -> ToolError:
-    import errno
-
     if exc.errno == errno.ELOOP:
         return ToolError(f"{place.shown} became a link while it was being opened; try again")
     if isinstance(exc, FileNotFoundError):

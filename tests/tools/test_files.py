@@ -121,6 +121,64 @@ def test_no_paths(workspace, text):
         workspace.resolve(text)
 
 
+@pytest.mark.parametrize("text", ["x" * 5_000, "a/" * 3_000 + "x", "x" * 300, "src/" + "é" * 200])
+def test_long_paths_are_told_in_a_line(bench, workspace, text):
+    """What the file system cannot hold is an error for the model, not a traceback, and nobody is asked (bad input)."""
+    for make in file_tools(workspace):
+        more = {"write": {"content": "x"}, "edit": {"old": "a", "new": "b"}, "grep": {"pattern": "x"}}
+        more["glob"] = {"pattern": "*"}
+        with pytest.raises(BadArguments) as error:
+            make.validate({"path": text, **more.get(make.name, {})})
+        assert "- path: too long (" in error.value.message
+        assert len(error.value.message) < 250
+        assert "\n" not in error.value.message.strip()
+
+
+def test_a_hard_link_to_a_file_for_secrets_asks(bench, workspace, root):
+    """A second name opens nothing: reading asks, grep through the folder leaves it out; writing is as ever."""
+    (root / ".env").write_text("needle=PRIVATE\n")
+    os.link(root / ".env", root / "notes.txt")
+    os.link(root.parent / "outside.txt", root / "outside-too.txt")
+
+    for name in ("notes.txt", "outside-too.txt"):
+        for tool in (ReadTool(workspace), GrepTool(workspace)):
+            decision = bench.decide(tool, "auto", path=name, pattern="x")
+            assert decision.effect == "ask"
+            assert "other names" in decision.question
+        assert bench.decide(ReadTool(workspace), "read-only", path=name).effect == "deny"
+    assert bench.decide(WriteTool(workspace), "auto", path="notes.txt", content="x").effect == "allow"
+    assert bench.decide(ReadTool(workspace), path="src/b.txt").effect == "allow"
+    found = bench.run(GrepTool(workspace), pattern="needle", path=".").text
+    assert "src/b.txt" in found
+    assert "PRIVATE" not in found
+
+
+@pytest.mark.parametrize("link", ["soft", "folder", "hard"])
+def test_a_link_put_in_after_the_question_is_refused(bench, workspace, root, link):
+    """Between a person's yes and the opening there may be minutes: what they said yes to is what is opened."""
+    read, write = ReadTool(workspace), WriteTool(workspace)
+    (root.parent / "b.txt").write_text("stolen")
+    assert bench.decide(read, path="src/b.txt").effect == "allow"
+    bench.decide(write, path="src/new.txt", content="x")
+    if link == "folder":
+        (root / "src").rename(root / "moved")
+        (root / "src").symlink_to(root.parent)
+    else:
+        (root / "src" / "b.txt").unlink()
+        if link == "soft":
+            (root / "src" / "b.txt").symlink_to(root.parent / "b.txt")
+            (root / "src" / "new.txt").symlink_to(root.parent / "new.txt")
+        else:
+            os.link(root.parent / "b.txt", root / "src" / "b.txt")
+
+    with pytest.raises(ToolError, match="leads elsewhere"):
+        bench.run(read, path="src/b.txt")
+    if link != "hard":
+        with pytest.raises(ToolError, match="leads elsewhere"):
+            bench.run(write, path="src/new.txt", content="x")
+    assert not (root.parent / "new.txt").exists()
+
+
 def test_permissions(bench, workspace, root):
     """Inside: reading is free, changing asks. Outside and secrets always ask, even in auto; hooks too."""
     read, write, edit, grep = ReadTool(workspace), WriteTool(workspace), EditTool(workspace), GrepTool(workspace)
