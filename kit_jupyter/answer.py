@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from contextlib import aclosing
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -36,6 +37,8 @@ if TYPE_CHECKING:
     from kit_jupyter.turn import Turn
 
 __all__ = ["Answer", "clean"]
+
+PARTIAL_SECONDS = 0.05  # between two looks at an object that grows
 
 
 class Answer:
@@ -72,7 +75,7 @@ class Answer:
         known = turn.has_prices(request.model)
         prices = None if known else asyncio.ensure_future(turn.price_table(request.model))
         turn.say(ev.MessageStart, self._id, str(request.model))
-        ears = Ears(turn, self._id)
+        ears = Ears(turn, self._id, Growing(turn, self._id) if turn.format is not None else None)
         try:
             stream: Any = turn.provider.stream(request)  # an async generator, by the seam's contract
             async with aclosing(stream) as deltas:
@@ -149,10 +152,11 @@ class Answer:
 class Ears:
     """Tells deltas as events; knows which part is open."""
 
-    __slots__ = ("_calls", "_message_id", "_open", "_turn")
+    __slots__ = ("_calls", "_growing", "_message_id", "_open", "_turn")
 
-    def __init__(self, turn: Turn, message_id: str) -> None:
+    def __init__(self, turn: Turn, message_id: str, growing: Growing | None = None) -> None:
         self._turn = turn
+        self._growing = growing
         self._message_id = message_id
         self._open: tuple[str, int] | None = None
         self._calls: dict[int, str] = {}
@@ -176,6 +180,8 @@ class Ears:
             case ToolCallDelta(index, fragment):
                 turn.say(ev.ToolCallGrew, message_id, self._calls.get(index, ""), fragment)
         turn.say(ev.MessageUpdate, message_id, delta)
+        if self._growing is not None and isinstance(delta, TextDelta):
+            self._growing.add(delta.text)
         part = getattr(delta, "part", None)
         if isinstance(part, ServerPart):
             turn.say(ev.Source, message_id, part)
@@ -196,9 +202,49 @@ class Ears:
 
     def done(self) -> None:
         """No more deltas come."""
+        if self._growing is not None:
+            self._growing.tell()
         self._close()
         for call_id in self._calls.values():
             self._turn.say(ev.ToolCallWritten, self._message_id, call_id)
+
+
+class Growing:
+    """Tells a wanted object while it comes: what is there after a while, and what is there at the end.
+
+    All of the text is read anew each time, so the longer that takes, the rarer it is done.
+    """
+
+    __slots__ = ("_due", "_last", "_message_id", "_pieces", "_told", "_turn")
+
+    def __init__(self, turn: Turn, message_id: str) -> None:
+        self._turn = turn
+        self._message_id = message_id
+        self._pieces: list[str] = []
+        self._told = 0
+        self._due = 0.0
+        self._last: Any = None
+
+    def add(self, text: str) -> None:
+        """More of the answer's text."""
+        self._pieces.append(text)
+        if time.monotonic() >= self._due:
+            self.tell()
+
+    def tell(self) -> None:
+        """Say what is there, if somebody listens and it is more than was said before."""
+        turn = self._turn
+        if self._told == len(self._pieces) or not turn.house.bus.is_heard or turn.format is None:
+            return
+        began = time.monotonic()
+        self._pieces = ["".join(self._pieces)]
+        self._told = 1
+        value = turn.format.read_partial(self._pieces[0])
+        now_seconds = time.monotonic()
+        self._due = now_seconds + max(PARTIAL_SECONDS, 20 * (now_seconds - began))
+        if value is not None and value != self._last:
+            self._last = value
+            turn.say(ev.PartialObject, self._message_id, value)
 
 
 def clean(part: Part) -> Part:

@@ -165,6 +165,16 @@ class TextEnd(Event):
 
 
 @dataclass(frozen=True, slots=True)
+class PartialObject(Event):
+    """The wanted object as far as it has come: plain JSON values, checked against the schema only when it is whole."""
+
+    transient: ClassVar[bool] = True
+
+    message_id: str
+    value: Any
+
+
+@dataclass(frozen=True, slots=True)
 class ThinkingStart(Event):
     """Reasoning begins."""
 

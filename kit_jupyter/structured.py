@@ -12,6 +12,7 @@ from kit_jupyter.errors import UsageError
 
 __all__ = ["Format", "Misfit"]
 
+_FENCE_BEGINS = re.compile(r"^\s*```[a-zA-Z]*\s*\n")
 _FENCE = re.compile(r"^\s*```[a-zA-Z]*\s*\n(.*?)\n?\s*```\s*$", re.S)
 
 
@@ -108,7 +109,7 @@ class Format:
         from pydantic_core import from_json
 
         try:
-            value = from_json(text, allow_partial="trailing-strings")
+            value = from_json(_FENCE_BEGINS.sub("", text, count=1).rstrip("`"), allow_partial="trailing-strings")
         except ValueError:
             return None
         if self.is_wrapped:

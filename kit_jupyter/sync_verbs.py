@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
+import inspect
+from collections.abc import Callable, Coroutine
 from typing import Any
 
+from kit_jupyter.events import PartialObject
 from kit_jupyter.house import FOLLOW_UP, TurnResult
 from kit_jupyter.inbox import Receipt
+from kit_jupyter.loop import current_desk, engine
 from kit_jupyter.modes import ModeVerbs
 from kit_jupyter.session import Session
 from kit_jupyter.settings import PromptOptions
@@ -16,18 +21,40 @@ __all__ = ["SyncVerbs"]
 class SyncVerbs(ModeVerbs):
     """Mixed into `Kit`: each is one call over the async verb of its name."""
 
-    async def extract(self, text: str, schema: Any, **options: Any) -> Any:
+    async def extract(
+        self, text: str, schema: Any, *, on_partial: Callable[[Any], object] | None = None, **options: Any
+    ) -> Any:
         """The data in a text, as a value of `schema`; asked apart from the conversation.
+
+        Parameters
+        ----------
+        text : str
+        schema : type or JSON schema
+        on_partial : callable or None
+            Called on your thread with what has come so far, as plain JSON values that nobody has checked yet; the
+            last call has all of the answer. After a misfit the next answer begins anew. It may be async. What it
+            raises stops the asking and is raised here.
+        **options
+            Of `PromptOptions`.
 
         Raises
         ------
         UsageError
             When the answer does not fit after the allowed tries.
+
+        Examples
+        --------
+        >>> from kit_jupyter import Kit
+        >>> from kit_jupyter.testing import ScriptedProvider
+        >>> kit = Kit(provider=ScriptedProvider('{"value": [1, 2]}'), session="memory")
+        >>> kit.extract_sync("one and two", list[int])
+        [1, 2]
         """
         asked = PromptOptions(schema=schema, **options)
         one = self.sibling()
         try:
-            result = await one.prompt(f"Extract the data from this text.\n\n{text}", options=asked)
+            asking = one.prompt(f"Extract the data from this text.\n\n{text}", options=asked)
+            result = await (asking if on_partial is None else _telling(one, asking, on_partial))
         finally:
             one._close_quietly()
         return result.structured
@@ -79,3 +106,35 @@ class SyncVerbs(ModeVerbs):
     def extract_sync(self, text: str, schema: Any, **options: Any) -> Any:
         """`extract`, blocking."""
         return self._wait(self.extract, text, schema, **options)
+
+
+async def _telling(
+    kit: SyncVerbs, asking: Coroutine[Any, Any, TurnResult], on_partial: Callable[[Any], object]
+) -> TurnResult:
+    """Await the answer and tell what there is of it meanwhile; whoever is slow is told the newest only."""
+    loop, changed = asyncio.get_running_loop(), asyncio.Event()
+    newest: list[Any] = []
+
+    def hear(event: PartialObject) -> None:
+        newest[:] = [event.value]
+        loop.call_soon_threadsafe(changed.set)
+
+    desk = current_desk() if engine.is_here else None
+    with kit.subscribe(hear, PartialObject, inline=True):
+        task = asyncio.ensure_future(asking)
+        task.add_done_callback(lambda _: changed.set())
+        try:
+            while newest or not task.done():
+                if not newest:
+                    await changed.wait()
+                changed.clear()
+                if newest:
+                    value = newest.pop()
+                    said = await desk.run(on_partial, value) if desk is not None else on_partial(value)
+                    if inspect.isawaitable(said):
+                        await said
+            return await task
+        finally:
+            if not task.done():
+                task.cancel()  # which stops the turn, and waits until it has closed
+                await asyncio.wait([task])

@@ -146,6 +146,11 @@ class Turn:
             raise RuntimeError("the turn has not begun")
         return self._provider
 
+    @property
+    def format(self) -> Format | None:
+        """What the answer must fit."""
+        return self._format
+
     def say(self, kind: Callable[..., ev.Event], *args: Any, **facts: Any) -> None:
         """Emit an event with this turn's stamp. Any thread."""
         house = self.house

@@ -33,7 +33,8 @@ from .helpers import area, until
 
 VOCABULARY = """
 TurnStart TurnEnd StepStart StepEnd UserMessage ReferenceAdded MessageStart MessageUpdate MessageEnd
-TextStart TextEnd ThinkingStart ThinkingEnd ToolCallStarted ToolCallGrew ToolCallWritten ToolCallContent ToolCall
+TextStart TextEnd PartialObject ThinkingStart ThinkingEnd
+ToolCallStarted ToolCallGrew ToolCallWritten ToolCallContent ToolCall
 ApprovalAsked ApprovalGiven ToolExecutionStart ToolOutput ToolExecutionEnd ToolResultEvent Response UsageReport
 Retry QueueUpdate SteerCommitted CompactionStart CompactionEnd BranchChanged Reset ModelChanged Source Domain
 Warned ErrorEvent
@@ -64,6 +65,7 @@ def _sample(field: dataclasses.Field[Any]) -> Any:
         "follow_up": (),
         "returned": ("c", "d"),
         "content": {"z": 1},
+        "value": {"a": [1, "x"]},
         "cost": None,
     }
     if field.name in known and field.type != "str":

@@ -130,6 +130,8 @@ def test_a_partial_answer_is_read_as_far_as_it_has_come() -> None:
     assert Format(list[int]).read_partial('{"value": [1, 2') == [1, 2]
     assert Format(Point).read_partial('{"x": 1, "y"') == {"x": 1}
     assert Format(Point).read_partial("") is None
+    assert Format(Point).read_partial('```json\n{"x": 1, "y"') == {"x": 1}
+    assert Format(Point).read_partial('```json\n{"x": 1, "y": 2}\n```') == {"x": 1, "y": 2}
     assert Format(int).read_partial("[") is None
 
 

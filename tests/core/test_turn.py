@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
+import json
 import threading
 import time
 from pathlib import Path
@@ -736,6 +738,96 @@ async def test_extract_leaves_the_conversation_alone(make: Any) -> None:
 
     assert await kit.extract("three apples", int) == 3
     assert kit.messages == ()
+
+
+async def test_a_wanted_object_is_told_while_it_grows(make: Any) -> None:
+    """Partial objects stream (issue 9.3): plain values that only grow, the last one whole, then the message ends."""
+    answer = json.dumps({"value": [{"name": "Ada", "born": 1815}, {"name": "Grace", "born": 1906}]})
+    steps: list[Any] = []
+    for piece in (answer[i : i + 9] for i in range(0, len(answer), 9)):
+        steps += [text(piece), delay(0.06)]
+    kit, _ = make(steps)
+    seen: list[ev.Event] = []
+
+    async for event in kit.stream("who", options=PromptOptions(schema=list[dict[str, Any]])):
+        seen.append(event)
+
+    grown = [e.value for e in seen if isinstance(e, ev.PartialObject)]
+    assert len(grown) > 3
+    assert grown[-1] == json.loads(answer)["value"]
+    assert grown[0] != grown[-1]
+    assert all(len(a) <= len(b) for a, b in itertools.pairwise(grown))
+    last = max(i for i, e in enumerate(seen) if isinstance(e, ev.PartialObject))
+    assert any(isinstance(e, ev.MessageEnd) for e in seen[last:])
+    assert {e.message_id for e in seen if isinstance(e, ev.PartialObject)} == {kit.messages[-1].id}
+
+
+async def test_a_burst_of_words_is_not_a_burst_of_objects(make: Any) -> None:
+    """What comes within a moment is told once, whole; a kit without a schema tells none."""
+    answer = json.dumps({"value": list(range(2000))})
+    kit, _ = make([text(c) for c in answer], "no schema")
+    grown: list[Any] = []
+    kit.subscribe(lambda e: grown.append(e.value), ev.PartialObject, inline=True)
+
+    result = await kit.prompt("count", schema=list[int])
+    after = len(grown)
+    await kit.prompt("hello")
+
+    assert result.structured == list(range(2000)) == grown[-1]
+    assert after < 200
+    assert len(grown) == after
+
+
+async def test_extract_tells_what_it_has_so_far_on_the_callers_thread(make: Any) -> None:
+    """on_partial is called where it was given, async or not; the last call has all of it (issue 9.3)."""
+    answer = ['{"value": [1', delay(0.1), ", 2, ", delay(0.1), "3]}"]
+    kit, _ = make([text(s) if isinstance(s, str) else s for s in answer], '{"value": [1, 2]}', '{"value": [3]}')
+    seen: list[Any] = []
+    threads: set[str] = set()
+
+    def tell(value: Any) -> None:
+        seen.append(value)
+        threads.add(threading.current_thread().name)
+
+    async def tell_later(value: Any) -> None:
+        await asyncio.sleep(0)
+        tell(value)
+
+    assert await kit.extract("a", list[int], on_partial=tell) == [1, 2, 3]
+    assert seen[-1] == [1, 2, 3]
+    assert seen[0] != [1, 2, 3]
+    assert await kit.extract("b", list[int], on_partial=tell_later) == [1, 2]
+    assert seen[-1] == [1, 2]
+    assert await asyncio.to_thread(kit.extract_sync, "c", list[int], on_partial=seen.append) == [3]
+    assert seen[-1] == [3]
+    assert threads == {threading.main_thread().name}
+
+
+def test_a_blocking_extract_tells_on_the_callers_thread(make: Any) -> None:
+    """extract_sync serves on_partial on the thread that waits."""
+    kit, _ = make('{"value": [1]}')
+    threads: list[bool] = []
+
+    def tell(value: Any) -> None:
+        threads.append(threading.current_thread() is threading.main_thread())
+
+    kit.extract_sync("a", list[int], on_partial=tell)
+
+    assert threads
+    assert all(threads)
+
+
+async def test_an_on_partial_that_fails_stops_the_asking(make: Any) -> None:
+    """Its error is the caller's to see; the request does not go on in secret."""
+    kit, provider = make([text('{"value": [1'), delay(30), text("]}")])
+
+    def fail(value: Any) -> None:
+        raise ZeroDivisionError("mine")
+
+    with pytest.raises(ZeroDivisionError, match="mine"):
+        await kit.extract("a", list[int], on_partial=fail)
+
+    assert len(provider.requests) == 1
 
 
 # ---------------------------------------------------------------- hooks around the step
