@@ -499,9 +499,15 @@ class Session:
         if self._file is not None:
             self._file.sync()
 
-    async def sync_soon(self) -> None:
-        """As `sync`, on a thread: a disk may take its time, and other turns go on meanwhile."""
-        if self._file is not None:
+    async def sync_soon(self, *, within_seconds: float = 0.0) -> None:
+        """As `sync`, on a thread: a disk may take its time, and other turns go on meanwhile.
+
+        Parameters
+        ----------
+        within_seconds : float
+            Nothing is done when the last time is not longer ago.
+        """
+        if self._file is not None and self._file.is_due(within_seconds):
             await asyncio.to_thread(self._file.sync)
 
     def close(self) -> None:

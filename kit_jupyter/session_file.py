@@ -13,6 +13,7 @@ from __future__ import annotations
 import importlib
 import json
 import os
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -36,6 +37,7 @@ class SessionFile:
         self._torn = False
         self._size = 0  # nobody else writes while we do
         self._synced = -1  # as much of it is on the disk for sure
+        self._synced_at = 0.0
 
     @property
     def lock_path(self) -> Path:
@@ -231,13 +233,17 @@ class SessionFile:
             path=self.path,
         )
 
+    def is_due(self, within_seconds: float) -> bool:
+        """True when `sync` has something to do that it did not do within this time."""
+        return self._size != self._synced and time.monotonic() - self._synced_at >= within_seconds
+
     def sync(self) -> None:
         """Wait until the disk has it."""
         if self._fd is not None and self._owner == os.getpid() and self._size != self._synced:
             size = self._size
             try:
                 os.fsync(self._fd)
-                self._synced = size
+                self._synced, self._synced_at = size, time.monotonic()
             except OSError as exc:
                 raise SessionError(f"cannot sync {self.path}: {exc.strerror or exc}", path=self.path) from exc
 

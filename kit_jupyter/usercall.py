@@ -190,7 +190,7 @@ class UserCall:
         cut = isinstance(done.error, KeyboardInterrupt | asyncio.CancelledError)
         return Done(done.value, done.error, interrupted=stopped and cut, by_person=self._signalled and cut)
 
-    def _never_awaited(self, there: asyncio.Future[Any]) -> None:
+    def _never_awaited(self, there: object) -> None:
         """The job is over; if its coroutine was dropped before it began, so are we."""
         with self._lock:
             if self._state != "between":
@@ -210,6 +210,9 @@ class UserCall:
 
     async def run(self, context: UserThread) -> Done:
         """Run it there and wait; a cancelled wait stops the code first, then is cancelled."""
+        post = getattr(context, "post_to_user_thread", None)
+        if post is not None:
+            return await self._run_posted(post(self))
         there = asyncio.ensure_future(context.on_user_thread(self))
         there.add_done_callback(self._never_awaited)
         try:
@@ -225,6 +228,23 @@ class UserCall:
             if not ended or not self._began:
                 there.cancel()
             await asyncio.wait([there])
+            raise
+        return done if isinstance(done, Done) else Done(interrupted=True)
+
+    async def _run_posted(self, job: concurrent.futures.Future[Any]) -> Done:
+        """As `run`, for a call that is in the queue: no task stands between it and us."""
+        job.add_done_callback(self._never_awaited)
+        try:
+            done = await asyncio.wrap_future(job)  # cancelled with us: that drops the job only while it is queued
+        except asyncio.CancelledError:
+            ended = await self.stop()
+            there = asyncio.wrap_future(job)
+            if not self._began:
+                await _settled(there, 0.5)
+            if not ended or not self._began:
+                job.cancel()
+            if ended:
+                await _settled(there, GRACE_SECONDS)
             raise
         return done if isinstance(done, Done) else Done(interrupted=True)
 
