@@ -26,6 +26,7 @@ import binascii
 import concurrent.futures
 import contextlib
 import hashlib
+import importlib
 import json
 import os
 import re
@@ -155,6 +156,7 @@ class _Stdio:
         self._on_rubbish = on_rubbish
         self._tasks: list[asyncio.Task[None]] = []
         self._last_words: deque[str] = deque(maxlen=12)
+        self.patience_seconds = 2.0  # for each way of ending, the polite one first
         self.process: asyncio.subprocess.Process | None = None
 
     async def __aenter__(self) -> tuple[Any, Any]:
@@ -193,7 +195,7 @@ class _Stdio:
             if signal_name:
                 self.kill(signal_name)
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(process.wait(), 2.0)
+                await asyncio.wait_for(process.wait(), self.patience_seconds)
                 break
         for task in self._tasks:
             task.cancel()
@@ -294,8 +296,12 @@ class _Stdio:
         how = "it closed its output" if code is None else f"exit code {code}"
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(asyncio.shield(self._tasks[2]), 0.5)
-        words = "\n".join(self._last_words)[-1500:]
-        return f"{how}; its last words:\n{words}" if words else how
+        return f"{how}; its last words:\n{self.words}" if self.words else how
+
+    @property
+    def words(self) -> str:
+        """The end of what it wrote to stderr."""
+        return "\n".join(self._last_words)[-1500:]
 
 
 class _Limited:
@@ -558,7 +564,10 @@ class Connection:
                 await asyncio.wait({ready}, timeout=limit)
                 if not ready.done():
                     why = f"it did not answer within {limit:g} s"
-                    raise _ServerDied(f"{why} ({await self._why()})" if self._stdio is not None else why)
+                    if self._stdio is not None:
+                        self._stdio.patience_seconds = 0.2  # it does not listen
+                        why += f"; its last words:\n{self._stdio.words}" if self._stdio.words else ""
+                    raise _ServerDied(why)
                 client = ready.result()
             except asyncio.CancelledError:
                 await self._end()
@@ -608,6 +617,8 @@ class Connection:
             from mcp_types import Implementation
         except ImportError as exc:
             raise UsageError(f"MCP needs the package mcp, version 2 or later: pip install mcp ({exc})") from exc
+        # Over a second where Jupyter's format checkers are installed: while the server starts.
+        asyncio.get_running_loop().run_in_executor(None, importlib.import_module, "jsonschema")
         transport: Any = stdio
         if transport is None:
             http = await stack.enter_async_context(create_mcp_http_client(headers=dict(self.server.headers)))
@@ -852,18 +863,13 @@ class McpTool:
         """Checked against the server's schema; nothing is converted."""
         from jsonschema import Draft202012Validator
         from referencing import Registry
-        from referencing.exceptions import Unresolvable
 
         # An empty registry: a schema of a stranger must not make us fetch what it refers to.
         validator = Draft202012Validator(dict(self.spec.schema), registry=Registry())
         try:
             faults = sorted(validator.iter_errors(dict(arguments)), key=lambda fault: list(map(str, fault.path)))
-        except (Unresolvable, RecursionError):
+        except Exception:  # a reference to elsewhere, a pattern that is none, endless nesting
             return dict(arguments)  # the server checks again
-        except Exception as exc:
-            if "Unresolvable" not in type(exc).__name__ and "Resolution" not in type(exc).__name__:
-                raise
-            return dict(arguments)
         if faults:
             lines = (
                 f"{'.'.join(map(str, f.path)) or 'arguments'}: {' '.join(f.message.split())[:300]}" for f in faults

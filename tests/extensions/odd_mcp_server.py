@@ -1,6 +1,10 @@
-"""A server that breaks rules on purpose, in plain JSON-RPC: ``python odd_mcp_server.py WAY``."""
+"""A server in plain JSON-RPC, which starts at once: ``python odd_mcp_server.py WAY``.
+
+Each way but ``plain`` breaks a rule on purpose.
+"""
 
 import json
+import os
 import sys
 import time
 
@@ -32,6 +36,8 @@ def tools():
         ]
     if way == "broken-list":
         return "none today"
+    if way == "plain":
+        return [GOOD, {**GOOD, "name": "pid"}]
     return [GOOD]
 
 
@@ -55,7 +61,11 @@ def result_of(message):
             return {"content": "not a list"}
         if way == "bad-image":
             return {"content": [{"type": "image", "data": "!!!", "mimeType": "image/png"}]}
-        return {"content": [{"type": "text", "text": "fine"}]}
+        if way == "dies":
+            print("out of paper", file=sys.stderr, flush=True)
+            os._exit(9)
+        text = str(os.getpid()) if message["params"]["name"] == "pid" else "fine"
+        return {"content": [{"type": "text", "text": text}]}
     return None
 
 

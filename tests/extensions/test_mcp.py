@@ -19,7 +19,7 @@ from kit_jupyter.extensions.mcp import Mcp, Server
 from kit_jupyter.permissions import Approval, CallbackApprover
 from kit_jupyter.prompt import ToolResultPart
 from kit_jupyter.testing import ScriptedProvider, record_events, text, tool_call
-from kit_jupyter.tools.mcp import Connection
+from kit_jupyter.tools.mcp import Connection, McpTool
 from kit_jupyter.trifecta import Legs
 
 pytest.importorskip("mcp", reason="the mcp package is not installed")
@@ -37,6 +37,11 @@ def demo(name="demo", **more):
 def odd(way, **more):
     options = {"start_timeout_seconds": SLOW, **more}
     return Server(name="odd", command=sys.executable, args=[ODD, way], **options)
+
+
+def plain(**more):
+    """A server that starts at once: for tests of processes, not of the protocol."""
+    return Server(**{"name": "plain", "command": sys.executable, "args": [ODD, "plain"], **more})
 
 
 def is_alive(pid):
@@ -76,17 +81,27 @@ def http_server(port=0, *options):
 
 @pytest.fixture(scope="module")
 def shared():
-    """One stdio server for the tests that leave it as it was."""
-    with connected(demo()) as connection:
-        yield connection
+    """One stdio server for the tests that leave it as it was; a key was set where it was started."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("SOME_API_KEY", "secret")
+        with connected(demo(env={"GIVEN": "yes"})) as connection:
+            yield connection
 
 
 @pytest.fixture(scope="module")
-def shared_http():
-    with (
-        http_server() as (_, port),
-        connected(Server(name="web", url=f"http://127.0.0.1:{port}/mcp", start_timeout_seconds=SLOW)) as connection,
-    ):
+def address():
+    """Where one HTTP server listens that the tests leave as it was; a server takes more than one client."""
+    with http_server() as (_, port):
+        yield f"http://127.0.0.1:{port}/mcp"
+
+
+def at(address, name="demo", **more):
+    return Server(name=name, url=address, start_timeout_seconds=SLOW, **more)
+
+
+@pytest.fixture(scope="module")
+def shared_http(address):
+    with connected(at(address, "web")) as connection:
         yield connection
 
 
@@ -133,7 +148,7 @@ async def test_progress_is_live_output(either):
     """What a tool reports while it works."""
     heard: list[str] = []
 
-    outcome = await either.call("steps", {}, heard.append)
+    outcome = await either.call("steps", {}, lambda text, **more: heard.append(text))
 
     assert outcome.text == "there"
     assert heard == ["half way (1/2)\n"]
@@ -183,12 +198,11 @@ def test_arguments_are_checked_before_they_are_sent(shared):
     assert "a: 'one' is not of type 'integer'" in str(caught.value)
 
 
-async def test_the_environment_is_clean(shared, monkeypatch):
+async def test_the_environment_is_clean(shared):
     """A server does not see our keys; it sees what it is given."""
-    monkeypatch.setenv("SOME_API_KEY", "secret")
-    with connected(demo(env={"GIVEN": "yes"})) as connection:
-        assert (await connection.call("env", {"name": "SOME_API_KEY"})).text == "(not set)"
-        assert (await connection.call("env", {"name": "GIVEN"})).text == "yes"
+    assert os.environ["SOME_API_KEY"] == "secret"
+    assert (await shared.call("env", {"name": "SOME_API_KEY"})).text == "(not set)"
+    assert (await shared.call("env", {"name": "GIVEN"})).text == "yes"
 
 
 # ---------------------------------------------------------------- death
@@ -211,14 +225,14 @@ async def test_a_death_in_a_call_is_told_and_the_next_call_starts_again(shared):
 
 async def test_a_death_between_calls_is_healed():
     """A server that died while idle is not taken for connected, and the next call starts it again."""
-    with connected(demo()) as connection:
+    with connected(plain()) as connection:
         os.kill(connection.pid, 9)
         for _ in range(1000):
             if not connection.is_connected:
                 break
             await asyncio.sleep(0.01)
 
-        assert (await connection.call("add", {"a": 1, "b": 1})).text == "2"
+        assert (await connection.call("good", {})).text == "fine"
         assert connection.is_connected
 
 
@@ -240,7 +254,7 @@ async def test_an_http_server_that_comes_back_is_found_again():
 
 def test_closing_ends_the_process():
     """No process is left behind, and a closed connection does not start again."""
-    connection = Connection(demo())
+    connection = Connection(plain())
     connection.start()
     pid = connection.pid
     assert is_alive(pid)
@@ -253,12 +267,11 @@ def test_closing_ends_the_process():
         connection.start()
 
 
-@pytest.mark.slow
 def test_an_interpreter_that_ends_takes_its_servers_along(tmp_path):
     """A Kit that nobody closes leaves no process."""
     code = (
         "import sys; from kit_jupyter.tools.mcp import Connection, Server\n"
-        f"c = Connection(Server(name='demo', command=sys.executable, args=[{DEMO!r}], start_timeout_seconds=90))\n"
+        f"c = Connection(Server(name='plain', command=sys.executable, args=[{ODD!r}, 'plain']))\n"
         "c.start(); print(c.pid)\n"
     )
     root = HERE.parents[1]
@@ -287,9 +300,9 @@ async def test_rubbish_on_stdout_is_passed_over_and_told_once_per_line():
 def test_a_server_that_only_prints_rubbish_does_not_start():
     """Bad input: the limit holds, and the warning shows what it printed."""
     told: list[str] = []
-    connection = Connection(odd("rubbish-only", start_timeout_seconds=3), on_warning=told.append)
+    connection = Connection(odd("rubbish-only", start_timeout_seconds=2), on_warning=told.append)
 
-    with pytest.raises(ToolError, match="did not answer within 3 s"):
+    with pytest.raises(ToolError, match="did not answer within 2 s"):
         connection.start()
 
     assert any("Welcome to my server!" in text for text in told)
@@ -312,7 +325,7 @@ def test_a_silent_server_is_given_up():
     """Bad input: it never answers; nothing stays behind."""
     connection = Connection(odd("silent", start_timeout_seconds=1))
 
-    with pytest.raises(ToolError, match="did not answer within 1 s"):
+    with pytest.raises(ToolError, match=r"did not answer within 1 s$"):
         connection.start()
 
     assert connection.pid is None
@@ -338,14 +351,9 @@ async def test_fifty_megabytes_are_not_taken_in():
 
 
 @pytest.mark.slow
-async def test_fifty_megabytes_over_http():
+async def test_fifty_megabytes_over_http(address):
     """Bad input: the same limit for an event of a stream; the next call works."""
-    with (
-        http_server() as (_, port),
-        connected(
-            Server(name="web", url=f"http://127.0.0.1:{port}/mcp", start_timeout_seconds=SLOW, call_timeout_seconds=60)
-        ) as connection,
-    ):
+    with connected(at(address, call_timeout_seconds=60)) as connection:
         with pytest.raises(ToolError):
             await connection.call("large", {"size": 50_000_000})
 
@@ -381,6 +389,17 @@ def test_invalid_schemas_are_left_out():
             assert words in told
         assert "'wrong_keyword'" in told
         assert connection.tools[1].validate({"x": 1}) == {"x": 1}
+
+
+@pytest.mark.parametrize(
+    "of_x", [{"type": "string", "pattern": "("}, {"$ref": "#/nowhere"}, {"$ref": "#"}, {"$ref": "http://127.0.0.1:9/s"}]
+)
+def test_a_schema_that_cannot_be_checked_is_left_to_the_server(of_x):
+    """Bad input: a pattern that is none, references to nowhere, round in a ring, to elsewhere: no crash, no fetch."""
+    schema = {"type": "object", "properties": {"x": of_x}}
+    made = McpTool(Connection(plain()), "odd", "Odd.", schema)
+
+    assert made.validate({"x": "y"} if "type" in of_x else {"x": {}}) is not None
 
 
 def test_a_tool_list_that_is_no_list_of_tools():
@@ -460,11 +479,11 @@ async def test_through_a_kit_a_clear_keeps_the_process():
 
 async def test_calls_ask_unless_a_rule_allows():
     """Nothing acts unasked: the default policy asks before a stranger's tool runs."""
-    provider = ScriptedProvider([tool_call("demo__add", a=1, b=1)], [text("ok")])
+    provider = ScriptedProvider([tool_call("plain__good")], [text("ok")])
     kit = Kit(
         provider=provider,
         session="memory",
-        extensions=[Mcp([demo()])],
+        extensions=[Mcp([plain()])],
         approver=CallbackApprover(lambda question: Approval(allowed=False, reason="no")),
     )
 
@@ -476,14 +495,14 @@ async def test_calls_ask_unless_a_rule_allows():
     await kit.aclose()
 
 
-async def test_a_lazy_server_is_connected_when_asked_for_and_its_tools_work_in_the_same_turn():
+async def test_a_lazy_server_is_connected_when_asked_for_and_its_tools_work_in_the_same_turn(address):
     """S213: the connect tool; the next step has the new tools, and so has the next turn."""
     provider = ScriptedProvider(
         [tool_call("mcp_connect", server="demo")], [tool_call("demo__add", a=1, b=1)], [text("2")], [text("ok")]
     )
-    mcp = Mcp([demo(lazy=True, description="Sums.")])
+    mcp = Mcp([at(address, lazy=True, description="Sums.")])
     kit = Kit(provider=provider, session="memory", extensions=[mcp], permissions="auto")
-    assert mcp.connections["demo"].pid is None
+    assert not mcp.connections["demo"].is_connected
     assert "not connected" in kit.system
 
     await kit.prompt("go")
@@ -515,9 +534,9 @@ async def test_a_tool_list_that_changes_is_followed():
     await kit.aclose()
 
 
-async def test_resources_and_prompts_through_the_extension():
+async def test_resources_and_prompts_through_the_extension(address):
     """S213: the two tools list and read."""
-    mcp = Mcp([demo()])
+    mcp = Mcp([at(address)])
     kit = Kit(provider=ScriptedProvider(), session="memory", extensions=[mcp])
 
     assert "notes://today" in (await mcp.mcp_resource("demo")).text
@@ -541,9 +560,21 @@ def test_legs_are_assumed_until_declared(hosted):
     assert "assumed" not in str(declared)
 
 
-def test_single_tools_can_be_declared(shared):
+@pytest.mark.parametrize(("permissions", "is_loud"), [("ask", False), ("auto", True), ([("mcp", "*", "allow")], True)])
+def test_assumed_legs_count_as_read_where_each_call_is_asked_for(permissions, is_loud):
+    """S207, S211: the policy in force is taken into account for what a server is assumed to do, too."""
+    with Kit(
+        provider=ScriptedProvider(), session="memory", extensions=[Mcp([plain()])], permissions=permissions
+    ) as kit:
+        report = kit.trifecta
+
+    assert report.is_loud is is_loud
+    assert report.gaps
+
+
+def test_single_tools_can_be_declared(address):
     """Legs of one tool go before those of its server."""
-    with connected(demo(legs=Legs(private=True), tool_legs={"add": Legs()}, only=["add", "pid"])) as connection:
+    with connected(at(address, legs=Legs(private=True), tool_legs={"add": Legs()}, only=["add", "pid"])) as connection:
         legs = {tool.remote_name: tool.legs for tool in connection.tools}
 
     assert legs == {"add": Legs(), "pid": Legs(private=True)}
@@ -551,22 +582,22 @@ def test_single_tools_can_be_declared(shared):
 
 def test_a_server_that_fails_is_warned_of_and_the_others_start(hosted):
     """Two-phase start: one broken server does not cost the others; the warning says why."""
-    mcp = Mcp([odd("exits"), demo()])
+    mcp = Mcp([odd("exits"), plain()])
     host = hosted(mcp)
 
     assert "exit code 3" in host.warned[0]
-    assert mcp.connections["demo"].is_connected
+    assert mcp.connections["plain"].is_connected
     assert "- odd: not connected" in mcp.system_prompt_snippets()[0]
 
 
 def test_a_required_server_that_fails_stops_the_construction_and_ends_the_others():
     """Two-phase start, S229: the closer was armed before anything started."""
-    mcp = Mcp([demo(), odd("exits", required=True)])
+    mcp = Mcp([plain(), odd("exits", required=True)])
 
     with pytest.raises(ExtensionError, match="exit code 3"):
         Kit(provider=ScriptedProvider(), session="memory", extensions=[mcp])
 
-    assert mcp.connections["demo"].pid is None
+    assert mcp.connections["plain"].pid is None
 
 
 async def test_http_headers_reach_the_server():
