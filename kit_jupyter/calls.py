@@ -18,6 +18,7 @@ import concurrent.futures
 import difflib
 import inspect
 import json
+import math
 import threading
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -43,10 +44,10 @@ RESULT_CHARACTERS = 400_000
 RESULT_MEDIA_CHARACTERS = 30_000_000
 DETAILS_BYTES = 1_000_000
 STOP_PATIENCE_SECONDS = 3.0
-CUT_RESULT = "[interrupted: the call was stopped before it finished]"
 # A process that is killed loses nothing. A machine that loses its power may lose this much of a burst of quick steps;
 # waiting for the disk between those would be a third of their cost.
 SYNC_SECONDS = 0.5
+CUT_RESULT = "[interrupted: the call was stopped before it finished]"
 
 
 class CallContext:
@@ -65,7 +66,19 @@ class CallContext:
         self._held: dict[str, str] = {}
         self._holding = threading.Lock()
 
-    def progress(self, text: str, *, stream: str = "stdout", parts: tuple[Part, ...] = ()) -> None:
+    def progress(
+        self,
+        text: str | float = "",
+        total: float | None = None,
+        *,
+        done: float | None = None,
+        stream: str = "stdout",
+        parts: tuple[Part, ...] = (),
+    ) -> None:
+        if not isinstance(text, str):
+            done, text = text, ""
+        if done is not None and (share := _share(done, total)) is not None:
+            self._turn.say(ev.ToolOutput, self.call_id, "", stream, (), *share)
         with self._holding:  # a secret may come in pieces, and a piece alone is not known as one
             text = self._held.pop(stream, "") + text
             if n := masker.held(text):
@@ -88,6 +101,11 @@ class CallContext:
         desk = current_desk() or self._turn.house.desk
         return await desk.run(_within(self._turn.house.kit_id, fn), *args)
 
+    def post_to_user_thread(self, fn: Callable[[], T | Awaitable[T]]) -> concurrent.futures.Future[T]:
+        """As `on_user_thread`, without a wait: for `UserCall`, which waits and stops by itself."""
+        desk = current_desk() or self._turn.house.desk
+        return desk.post(_within(self._turn.house.kit_id, fn)).future
+
     async def ask(self, question: str, *, suggestion: str = "") -> bool:
         asked = Question(
             call_id=self.call_id, tool_name=self.tool_name, arguments={}, text=question, suggestion=suggestion
@@ -99,13 +117,21 @@ class CallContext:
         return self._turn.house.state
 
 
+def _share(done: Any, total: Any) -> tuple[float, float | None] | None:
+    """How far a tool is, as numbers that can be drawn and sent; None when they are none."""
+    try:
+        far, all_of_it = float(done), None if total is None else float(total)
+    except (TypeError, ValueError, OverflowError):
+        return None
+    if not math.isfinite(far):
+        return None
+    if all_of_it is None or not math.isfinite(all_of_it) or all_of_it <= 0:
+        return max(0.0, far), None
+    return min(max(0.0, far), all_of_it), all_of_it
+
+
 def _within(kit_id: str, fn: Callable[..., Any]) -> Callable[..., Any]:
     """`fn`, knowing in whose turn it runs, on whichever thread that is."""
-    def post_to_user_thread(self, fn: Callable[[], T | Awaitable[T]]) -> concurrent.futures.Future[T]:
-        """As `on_user_thread`, without a wait: for `UserCall`, which waits and stops by itself."""
-        desk = current_desk() or self._turn.house.desk
-        return desk.post(_within(self._turn.house.kit_id, fn)).future
-
 
     async def awaiting(value: Awaitable[Any]) -> Any:
         turns_here.set(turns_here.get() | {kit_id})
@@ -172,11 +198,11 @@ class Calls:
             i = j
 
     def _announce(self, i: int) -> dict[str, Any] | None:
+        """Tell of the call, once, before anything else is told of it; its arguments as a value."""
         call = self._calls[i]
         parsed = parse_arguments(call.arguments)
-        if i not in self._announced:
-            self._announced.add(i)
-            self._turn.say(ev.ToolCall, call.call_id, call.name, call.arguments, parsed)
+        self._announced.add(i)
+        self._turn.say(ev.ToolCall, call.call_id, call.name, call.arguments, parsed)
         return parsed
 
     async def _execute(self, i: int) -> None:
@@ -318,7 +344,8 @@ class Calls:
     def _store(self) -> None:
         failed: KitError | None = None
         for i, call in enumerate(self._calls):
-            self._announce(i)
+            if i not in self._announced:
+                self._announce(i)
             outcome = self.outcomes.get(i) or ToolOutcome.of_text(CUT_RESULT, is_error=True)
             try:
                 self._store_one(call, outcome)

@@ -283,7 +283,7 @@ class ToolExecutionStart(Event):
 
 @dataclass(frozen=True, slots=True)
 class ToolOutput(Event):
-    """A running tool says something; `parts` holds media."""
+    """A running tool says something; `parts` holds media, `done` of `total` how far it is."""
 
     transient: ClassVar[bool] = True
 
@@ -291,6 +291,8 @@ class ToolOutput(Event):
     text: str
     stream: str = "stdout"
     parts: tuple[Part, ...] = ()
+    done: float | None = None
+    total: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

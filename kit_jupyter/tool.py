@@ -84,8 +84,24 @@ class ToolContext(Protocol):
     turn_id: str
     session_id: str
 
-    def progress(self, text: str, *, stream: str = "stdout", parts: tuple[Part, ...] = ()) -> None:
-        """Show live output. Any thread."""
+    def progress(
+        self,
+        text: str | float = "",
+        total: float | None = None,
+        *,
+        done: float | None = None,
+        stream: str = "stdout",
+        parts: tuple[Part, ...] = (),
+    ) -> None:
+        """Show live output, or how far the work is: ``progress("text")``, ``progress(3, 10)``. Any thread.
+
+        Parameters
+        ----------
+        text : str or number
+            Text to show; a number is `done`.
+        done, total : number or None
+            A bar is drawn; without `total` one that only shows that work goes on.
+        """
         ...
 
     async def on_user_thread(self, fn: Callable[..., T | Awaitable[T]], *args: Any) -> T:

@@ -467,7 +467,7 @@ class Connection:
             _loop.submit(self._end()).result(15)
 
     async def call(
-        self, name: str, arguments: Mapping[str, Any], progress: Callable[[str], None] | None = None
+        self, name: str, arguments: Mapping[str, Any], progress: Callable[..., None] | None = None
     ) -> ToolOutcome:
         """Call a tool by the server's name for it.
 
@@ -480,7 +480,7 @@ class Connection:
         async def report(done: float, total: float | None, message: str | None) -> None:
             if progress is not None:
                 share = f"{done:g}/{total:g}" if total else f"{done:g}"
-                progress(f"{message or 'working'} ({share})\n")
+                progress(f"{message or 'working'} ({share})\n", done=done, total=total)
 
         async def ask(client: Any) -> ToolOutcome:
             result = await client.call_tool(name, dict(arguments), progress_callback=report)

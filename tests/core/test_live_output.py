@@ -7,6 +7,7 @@ import pytest
 from kit_jupyter import Kit
 from kit_jupyter.events import ToolOutput
 from kit_jupyter.testing import ScriptedProvider, record_events, tool_call
+from kit_jupyter.tool import ToolContext
 
 KEY = "demo-planted-0123456789-abcdefghij"
 
@@ -31,3 +32,23 @@ def test_a_secret_printed_in_pieces_is_masked(size: int, monkeypatch: pytest.Mon
     assert KEY not in joined
     assert joined.startswith("key: [masked")
     assert joined.endswith(" end demo-")
+
+
+async def test_how_far_a_tool_is() -> None:
+    """Issue 7: `progress(done, total)` is told as numbers that can be drawn; what is no number is not told."""
+
+    def work(ctx: ToolContext) -> str:
+        """Works."""
+        ctx.progress(1, 4)
+        ctx.progress("half", done=2)
+        ctx.progress(9, 4)
+        for bad in (float("nan"), float("inf"), "x"):
+            ctx.progress(done=bad)  # type: ignore[arg-type]
+        return "ok"
+
+    kit = Kit(provider=ScriptedProvider([tool_call("work")], "ok"), tools=[work], session="memory")
+    with record_events(kit) as log:
+        await kit.prompt("go")
+
+    told = [(event.text, event.done, event.total) for event in log.of(ToolOutput)]
+    assert told == [("", 1.0, 4.0), ("", 2.0, None), ("half", None, None), ("", 4.0, 4.0)]
