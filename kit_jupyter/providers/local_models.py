@@ -33,6 +33,7 @@ __all__ = [
     "mb",
     "missing",
     "models_dir",
+    "names",
     "others",
 ]
 
@@ -274,6 +275,13 @@ def _everything() -> Iterator[Found]:
         found = in_packages(weights)
         if found is not None:
             yield found
+
+
+def names() -> list[str]:
+    """Ids after ``local/`` of the models that are here, the one `find` takes first."""
+    own = os.environ.get(MODEL_VARIABLE, "").strip()
+    found = [Path(own).stem] if own else []
+    return list(dict.fromkeys([*found, *(one.name for one in _everything())]))
 
 
 def others() -> list[Path]:

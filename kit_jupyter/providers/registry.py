@@ -40,6 +40,7 @@ __all__ = [
     "choose",
     "known_names",
     "login",
+    "offered",
     "open_provider",
     "provider_table",
     "register",
@@ -723,28 +724,33 @@ def _probe_servers(environ: Mapping[str, str]) -> Choice | None:
     """The first local server that lists a model; all are asked at the same time."""
     servers = [row for row in ROWS if row.is_local]
     addresses = [_address(row, None, environ, keys.provider_config(row.name)) for row in servers]
-    pool = concurrent.futures.ThreadPoolExecutor(len(servers), thread_name_prefix="kit-probe")
-    try:
-        jobs = [pool.submit(_first_model, address) for address in addresses]
-        concurrent.futures.wait(jobs, timeout=2 * PROBE_SECONDS + 0.1)
-        for row, address, job in zip(servers, addresses, jobs, strict=True):
-            model = job.result() if job.done() else None
-            if model:
-                return Choice(ModelRef(row.name, model), f"{row.title} answers at {address}")
-    finally:
-        pool.shutdown(wait=False, cancel_futures=True)
+    for row, address, models in _probed(servers, addresses):
+        if models:
+            return Choice(ModelRef(row.name, models[0]), f"{row.title} answers at {address}")
     return None
 
 
-def _first_model(address: str) -> str | None:
-    """Id of the first chat model that a server on this machine lists; None for any other thing there."""
+def _probed(servers: list[Row], addresses: list[str]) -> list[tuple[Row, str, list[str]]]:
+    """What each of these servers lists, all asked at the same time."""
+    pool = concurrent.futures.ThreadPoolExecutor(len(servers), thread_name_prefix="kit-probe")
+    try:
+        jobs = [pool.submit(_models_at, address) for address in addresses]
+        concurrent.futures.wait(jobs, timeout=2 * PROBE_SECONDS + 0.1)
+        answers = [job.result() if job.done() else [] for job in jobs]
+    finally:
+        pool.shutdown(wait=False, cancel_futures=True)
+    return list(zip(servers, addresses, answers, strict=True))
+
+
+def _models_at(address: str) -> list[str]:
+    """Ids of the chat models that a server on this machine lists; none for any other thing there."""
     import http.client
 
     from kit_jupyter.providers._wire import is_loopback
 
     parts = urlsplit(address)
     if parts.scheme != "http" or not is_loopback(address):
-        return None  # asking around is for this machine only
+        return []  # asking around is for this machine only
     connection = http.client.HTTPConnection(parts.hostname or "127.0.0.1", parts.port or 80, timeout=PROBE_SECONDS)
     try:
         connection.request("GET", f"{parts.path}/models", headers={"accept": "application/json"})
@@ -752,10 +758,47 @@ def _first_model(address: str) -> str | None:
         listed = json.loads(answer.read(1_000_000)) if answer.status == 200 else None
         found = [str(model["id"]) for model in listed["data"]] if listed else []
     except (OSError, http.client.HTTPException, ValueError, KeyError, TypeError):
-        return None  # a port that is closed, slow, or another program's
+        return []  # a port that is closed, slow, or another program's
     finally:
         connection.close()
-    return next((name for name in found if not re.search(r"embed|rerank|whisper|tts", name.lower())), None)
+    return [name for name in found if not _NO_CHAT.search(name.lower())]
+
+
+_NO_CHAT = re.compile(r"embed|rerank|whisper|tts")
+
+
+def offered(environ: Mapping[str, str] | None = None, *, probe: bool = True) -> list[str]:
+    """Models a person may pick: of services with a key, of servers on this machine, and the built-in ones.
+
+    A service comes with the model that `choose` would take. Price tables know more names, but not all of
+    them are names a service answers to; whoever wants another types it.
+
+    Notes
+    -----
+    Reads keyring and files, and asks three loopback ports with `probe`: call it on a thread of its own.
+
+    Examples
+    --------
+    >>> "openai/gpt-5.6-luna" in offered({"OPENAI_API_KEY": "k"}, probe=False)
+    True
+    """
+    from kit_jupyter.providers import local_models, replay
+
+    environ = os.environ if environ is None else environ
+    keyed = [row for row in ROWS if row.model and row.needs_key]
+    found = [f"{row.name}/{row.model}" for row in keyed if _has_key(row, environ)]
+    if probe and not replay.is_strict(environ):
+        servers = [row for row in ROWS if row.is_local]
+        addresses = [_address(row, None, environ, keys.provider_config(row.name)) for row in servers]
+        found += [f"{row.name}/{name}" for row, _, models in _probed(servers, addresses) for name in models]
+    return [*found, *(f"local/{name}" for name in local_models.names())]
+
+
+def _has_key(row: Row, environ: Mapping[str, str]) -> bool:
+    try:
+        return bool(keys.find_key(row.name, row.key_env, environ=environ).value)
+    except UsageError:
+        return False  # a key that cannot be one
 
 
 # ---------------------------------------------------------------- people

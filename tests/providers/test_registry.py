@@ -308,6 +308,22 @@ def test_a_server_on_this_machine_is_found(local: HTTPServer, monkeypatch: pytes
     assert "Ollama answers" in found.why
 
 
+def test_what_a_person_may_pick(local: HTTPServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Services with a key, every chat model of a server that answers, the built-in ones; nothing without a key."""
+    listed = {"data": [{"id": "nomic-embed-text"}, {"id": "qwen3:8b"}, {"id": "gemma3"}]}
+    monkeypatch.setattr(Models, "reply", (200, json.dumps(listed).encode()))
+    environ = {**around(local), "ANTHROPIC_API_KEY": KEY, "GROQ_API_KEY": "not a key", "GITHUB_TOKEN": KEY}
+
+    found = registry.offered(environ)
+
+    assert [name for name in found if not name.startswith("local/")] == [
+        "anthropic/claude-sonnet-5-5",
+        "ollama/qwen3:8b",
+        "ollama/gemma3",
+    ]
+    assert len(found) == len(set(found))
+
+
 @pytest.mark.parametrize("reply", [(404, b""), (200, b"<html>"), (200, b'{"data": []}'), (200, b"[1]"), (0, b"")])
 def test_another_program_on_the_port_is_not_taken(
     local: HTTPServer, monkeypatch: pytest.MonkeyPatch, reply: tuple[int, bytes]
