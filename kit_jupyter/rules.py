@@ -94,9 +94,16 @@ class TellsAccess(Protocol):
 def _glob(pattern: str) -> re.Pattern[str]:
     text = os.path.expanduser(pattern) if pattern.startswith("~") else pattern
     tail = text.endswith(" *")  # "git *" is also "git" alone
-    body = ""
+    parts = [""]
     for piece in re.findall(r"\\[*?\\]|.", text[:-2] if tail else text, re.DOTALL):
-        body += ".*" if piece == "*" else "." if piece == "?" else re.escape(piece[-1])
+        if piece == "*":
+            parts.append("")
+        else:
+            parts[-1] += "." if piece == "?" else re.escape(piece[-1])
+    # What lies between two stars is found where it first occurs and stays there: else a pattern with
+    # several stars would be tried in all ways, for ever on a long text.
+    first, *middle = parts
+    body = first + "".join(f"(?>.*?{part})" for part in middle[:-1]) + "".join(f".*{part}" for part in middle[-1:])
     return re.compile(body + ("( .*)?" if tail else ""), re.DOTALL)
 
 
@@ -230,7 +237,7 @@ class RuleStore:
 
     def _read(self) -> tuple[Rule, ...]:
         try:
-            changed = self.path.stat().st_mtime_ns
+            changed = os.stat(self.path).st_mtime_ns
         except OSError:
             return ()
         if self._seen[0] != changed:

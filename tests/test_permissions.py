@@ -96,6 +96,36 @@ def test_the_last_rule_that_matches_wins():
     assert effect(policy, Acting(), command="gitx") == "deny"
 
 
+@pytest.mark.parametrize(
+    ("pattern", "text", "fits"),
+    [
+        ("*", "", True),
+        ("*a*b*", "xxaxxbxx", True),
+        ("*a*b", "a b c b", True),
+        ("a*b*c", "abcbc", True),
+        ("a*b*c", "acb", False),
+        ("a?c*", "abcd", True),
+        ("*b *", "ab abc b", True),
+        ("*b *", "ab abc", True),
+        ("*b *", "abc", False),
+        ("a\\*b", "a*b", True),
+        ("a\\*b", "axb", False),
+        ("**a", "ba", True),
+    ],
+)
+def test_patterns(pattern, text, fits):
+    """Stars, question marks, literal ones, and "git *" for "git" alone."""
+    assert Rule("x", pattern).matches(Need("x", text)) is fits
+
+
+def test_patterns_with_many_stars_end():
+    """A rule over a long text is decided at once: with backtracking this would take longer than the universe lasts."""
+    rule = Rule("python", "*" + "a*" * 30 + "b")
+
+    assert not rule.matches(Need("python", "a" * 20_000))
+    assert rule.matches(Need("python", "a" * 20_000 + "b"))
+
+
 def test_the_strictest_need_decides():
     """One denied command in a line denies the line."""
     policy = policy_of([("shell", "*", "allow"), ("shell", "rm *", "deny")])

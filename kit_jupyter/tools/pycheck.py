@@ -26,7 +26,7 @@ from kit_jupyter.tools.pysurvey import Survey, is_known, survey
 __all__ = ["MAX_READ", "changed_names", "is_look", "powers", "why_no_look", "without_magics"]
 
 MAX_LOOK = 4_000
-MAX_READ = 200_000
+MAX_READ = 40_000
 """Characters of code that are parsed to tell what it does; longer code is told to be too long."""
 MAX_NAMES = 40
 

@@ -23,7 +23,9 @@ from typing import Any
 __all__ = ["Command", "Parsed", "Redirect", "parse_shell", "suggest"]
 
 MAX_DEPTH = 6
-MAX_LENGTH = 20_000
+MAX_LENGTH = 8_000  # without the bodies of here-documents whose delimiter is quoted
+MAX_WHOLE = 100_000
+MAX_HEREDOCS = 50
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,8 +130,11 @@ def parse_shell(command: str) -> Parsed:
 
 
 def _read(text: str, parsed: Parsed, depth: int) -> None:
-    if depth > MAX_DEPTH or len(text) > MAX_LENGTH:
-        parsed.unsure.append("it is nested too deeply or too long to be read")
+    if depth > MAX_DEPTH:
+        parsed.unsure.append("it is nested too deeply to be read")
+        return
+    if len(text) > MAX_WHOLE:
+        parsed.unsure.append(f"it has {len(text):,} characters, too long to be read")
         return
     try:
         import bashlex  # type: ignore[import-untyped]
@@ -138,7 +143,13 @@ def _read(text: str, parsed: Parsed, depth: int) -> None:
         return
     if not text.strip():
         return
+    if text.count("<<") > MAX_HEREDOCS:
+        parsed.unsure.append(f"it has {text.count('<<'):,} here-documents, too many to be read")
+        return
     plain, delimiters = _without_quoted_heredocs(text)
+    if len(plain) > MAX_LENGTH:  # the parser's time would be felt
+        parsed.unsure.append(f"it has {len(plain):,} characters, too long to be read")
+        return
     try:
         nodes = bashlex.parse(plain)
     except Exception as exc:  # bashlex raises several kinds, NotImplementedError and AttributeError among them

@@ -6,8 +6,8 @@ A path from a model is resolved through every symbolic link before it is judged:
 outside it, a file that may hold secrets, a notebook that is open in an editor. Between the judging
 and the opening someone could swap a folder for a link; so the opened descriptor is asked where it
 really is, and refused when that is elsewhere. A hard link is no link that could be resolved: a file
-that has several names may be one for secrets under another of them, and reading it asks. Writes go to a new file beside the target, in a
-folder opened the same way, and replace it in one step.
+that has several names may be one for secrets under another of them, and reading it asks. Writes go to
+a new file beside the target, in a folder opened the same way, and replace it in one step.
 """
 
 from __future__ import annotations

@@ -119,6 +119,35 @@ def test_what_cannot_be_read_asks(line, bench, shell):
 
 
 @pytest.mark.parametrize(
+    ("line", "says"),
+    [
+        ("ls; " * 3_000, "12,000 characters, too long"),
+        ("x" * 200_000, "200,000 characters, too long"),
+        ("cat <<'A'\n" * 1_000, "1,000 here-documents, too many"),
+        ("bash -c " + "'ls;" + " ls;" * 3_000 + "'", "too long"),
+    ],
+)
+def test_huge_lines_are_not_parsed(bench, shell, monkeypatch, line, says):
+    """Over a size the parser is not called at all: it asks and says why, in no time (bad input)."""
+    bashlex = pytest.importorskip("bashlex")
+    parse, sizes = bashlex.parse, []
+    monkeypatch.setattr(bashlex, "parse", lambda text, **more: sizes.append(len(text)) or parse(text, **more))
+
+    decision = bench.decide(shell, {"preset": "auto", "rules": [("shell", "*", "allow")]}, command=line)
+
+    assert decision.effect == "ask"
+    assert says in decision.reason
+    assert sizes == []
+
+
+def test_a_long_file_in_a_here_document_is_read(bench, shell):
+    """Only the shell's own words count: a file of 50,000 characters in a quoted here-document is no riddle."""
+    body = "line of text\n" * 4_000
+    assert commands(f"cat > out/f.txt <<'EOF'\n{body}EOF\nls") == ["cat", "ls"]
+    assert bench.decide(shell, RULES + [("shell", "cat *", "allow")], command=f"cat <<'E'\n{body}E").effect == "allow"
+
+
+@pytest.mark.parametrize(
     "line",
     [
         'PROGRAM "<<\'X\'\n"; touch made; < "\nX\n"',
