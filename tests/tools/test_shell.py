@@ -144,7 +144,7 @@ def test_a_long_file_in_a_here_document_is_read(bench, shell):
     """Only the shell's own words count: a file of 50,000 characters in a quoted here-document is no riddle."""
     body = "line of text\n" * 4_000
     assert commands(f"cat > out/f.txt <<'EOF'\n{body}EOF\nls") == ["cat", "ls"]
-    assert bench.decide(shell, RULES + [("shell", "cat *", "allow")], command=f"cat <<'E'\n{body}E").effect == "allow"
+    assert bench.decide(shell, [*RULES, ("shell", "cat *", "allow")], command=f"cat <<'E'\n{body}E").effect == "allow"
 
 
 @pytest.mark.parametrize(
