@@ -335,12 +335,10 @@ def _masked(part: Part) -> Part:
 
 def mask_outcome(outcome: ToolOutcome) -> ToolOutcome:
     """What a tool said, masked: its parts, the texts in its details, and a final value that is text or plain data."""
-    return replace(
-        outcome,
-        parts=mask_parts(outcome.parts),
-        details=_deep(outcome.details),
-        value=_deep(outcome.value),
-    )
+    parts, details, value = mask_parts(outcome.parts), _deep(outcome.details), _deep(outcome.value)
+    if parts is outcome.parts and value is outcome.value and not outcome.details:
+        return outcome
+    return replace(outcome, parts=parts, details=details, value=value)
 
 
 def _deep(value: Any, depth: int = 0) -> Any:

@@ -124,9 +124,17 @@ class Time:
     created: str
 
 
+_second = (0, "")  # the last one asked for, as text
+
+
 def now() -> Time:
     """The present moment as a stored `Time`."""
-    return Time(datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z"))
+    global _second
+    second, milliseconds = divmod(_time.time_ns() // 1_000_000, 1000)
+    known = _second
+    if known[0] != second:
+        known = _second = (second, datetime.fromtimestamp(second, UTC).strftime("%Y-%m-%dT%H:%M:%S"))
+    return Time(f"{known[1]}.{milliseconds:03d}Z")
 
 
 @dataclass(frozen=True, slots=True)

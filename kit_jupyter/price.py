@@ -73,7 +73,7 @@ def price_of(ref: ModelRef, tokens: Tokens) -> float | None:
     -----
     Source: the ``genai-prices`` package, where it is installed. Nothing is fetched.
     """
-    if not has_prices(ref) or (tokens.input is None and tokens.output is None):
+    if not has_prices(ref) or (tokens.input is None and tokens.output is None) or _found.get(ref) == ():
         return None
     try:
         import genai_prices
