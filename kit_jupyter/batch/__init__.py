@@ -9,8 +9,8 @@ interrupted run goes on where it was and nothing is paid twice; equal rows are a
 that asks for patience pauses every row, not one. Nothing but the answers is held in memory.
 
 With ``executor=`` the same work is cut into small picklable pieces and given to any
-``concurrent.futures`` executor, a Dask client or an ipyparallel client; each worker makes a Kit of
-its own, and takes its keys from its own environment.
+``concurrent.futures`` executor, a Dask client, an ipyparallel client or Ray; each worker makes a Kit
+of its own, and takes its keys from its own environment.
 
 With ``batch=True`` the rows go through the provider's batch API, for half the money and within a day; see
 `half_price`.

@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from hashlib import blake2b
+from types import ModuleType
 from typing import Any
 
 from kit_jupyter.batch.half_price import BatchOptions, HalfPrice
@@ -21,7 +22,7 @@ from kit_jupyter.settings import PromptOptions
 from kit_jupyter.structured import Format
 from kit_jupyter.tool import as_tool
 
-__all__ = ["Ask", "Plan", "asks_of", "make_plan", "seed_of", "told"]
+__all__ = ["Ask", "Plan", "asks_of", "is_ray", "make_plan", "seed_of", "told"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,9 +111,11 @@ def make_plan(
             f"the template must be text with {{column}} marks or a function, got {type(template).__name__}"
         )
     if executor is not None and not (
-        hasattr(executor, "submit") or hasattr(executor, "executor") or hasattr(executor, "load_balanced_view")
+        is_ray(executor) or any(hasattr(executor, name) for name in ("submit", "executor", "load_balanced_view"))
     ):
-        raise UsageError("executor= takes a concurrent.futures executor, a Dask client or an ipyparallel client")
+        raise UsageError(
+            "executor= takes a concurrent.futures executor, a Dask client, an ipyparallel client or the module ray"
+        )
     options = options or PromptOptions()
     if schema is not None:
         options = replace(options, schema=schema)
@@ -142,6 +145,11 @@ def make_plan(
         batch=(batch if isinstance(batch, BatchOptions) else BatchOptions()) if batch else None,
     )
     return plan
+
+
+def is_ray(executor: object) -> bool:
+    """True for the module ``ray``: it is given as a whole, since its cluster is the process's own."""
+    return isinstance(executor, ModuleType) and executor.__name__ == "ray"
 
 
 def _check_batch(batch: object, executor: object, tools: tuple[Any, ...], store: object) -> None:

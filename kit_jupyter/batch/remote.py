@@ -6,12 +6,13 @@ import asyncio
 import concurrent.futures
 import contextlib
 import pickle
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from kit_jupyter.batch.local import Answers
-from kit_jupyter.batch.plan import Ask, Plan, asks_of, make_plan, seed_of, told
+from kit_jupyter.batch.plan import Ask, Plan, asks_of, is_ray, make_plan, seed_of, told
 from kit_jupyter.batch.rows import MapRow
 from kit_jupyter.errors import UsageError
 from kit_jupyter.kit import Kit
@@ -73,17 +74,24 @@ def run_piece(piece: Piece) -> list[tuple[str, str, int, float | None]]:
     return [out[i] for i in range(len(piece.asks))]
 
 
-def _submit(executor: Any, piece: Piece) -> Any:
-    """Give a piece to whatever kind of executor this is; a future."""
+def _submit(executor: Any, piece: Piece) -> tuple[Any, Callable[[], object]]:
+    """Give a piece to whatever kind of executor this is; a future, and how to stop it."""
+    if is_ray(executor):
+        # Deaths are counted here, as for all executors: Ray's own repeats would multiply with ours.
+        task = executor.remote(run_piece).options(max_retries=0).remote(piece)
+        return task.future(), partial(executor.cancel, task)
     if hasattr(executor, "load_balanced_view"):  # ipyparallel client
-        return executor.load_balanced_view().apply_async(run_piece, piece)
+        result = executor.load_balanced_view().apply_async(run_piece, piece)
+        return result, result.abort
     if hasattr(executor, "scheduler_info"):  # Dask client; pure=False: the same piece may be asked again after a death
-        return executor.submit(run_piece, piece, pure=False)
-    return executor.submit(run_piece, piece)
+        future = executor.submit(run_piece, piece, pure=False)
+    else:
+        future = executor.submit(run_piece, piece)
+    return future, future.cancel
 
 
 async def _remote(executor: Any, piece: Piece) -> list[tuple[str, str, int, float | None]]:
-    future = await asyncio.to_thread(_submit, executor, piece)
+    future, stop = await asyncio.to_thread(_submit, executor, piece)
     try:
         if isinstance(future, concurrent.futures.Future):
             return await asyncio.wrap_future(future)
@@ -91,9 +99,8 @@ async def _remote(executor: Any, piece: Piece) -> list[tuple[str, str, int, floa
         get = future.result if hasattr(executor, "scheduler_info") else get
         return await asyncio.to_thread(get)
     except asyncio.CancelledError:
-        for name in ("cancel", "abort"):
-            with contextlib.suppress(Exception):
-                getattr(future, name)()
+        with contextlib.suppress(Exception):
+            stop()
         raise
 
 

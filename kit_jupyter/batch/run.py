@@ -127,7 +127,7 @@ def map_rows(kit: Kit, rows: Any, template: str | Callable[[Any], Any], **option
         Form of each answer; a record becomes one column a field.
     concurrency : int, from 1
         Rows asked at once; with `executor`, pieces out at once.
-    executor : concurrent.futures.Executor, Dask client, ipyparallel client or None
+    executor : concurrent.futures.Executor, Dask client, ipyparallel client, the module ray, or None
         Where the asking is done.
     chunk : int
         Rows in a piece for the executor.
