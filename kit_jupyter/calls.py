@@ -231,6 +231,9 @@ class Calls:
             raise Denied(f"{call.name} was not run: {gate.reason or 'an extension blocked it'}")
         arguments = tool.validate(gate.arguments if gate.arguments is not None else parsed)
         context = CallContext(self._turn, call, self)
+        prepare = getattr(tool, "prepare", None)  # what it must know before a person can be asked well
+        if prepare is not None:
+            await prepare(context, arguments)
         arguments = await self._permit(tool, call, arguments, context)
         outcome = _bounded(await self._timed(tool, call, arguments, context))
         outcome = await house.host.after_tool(call, outcome)

@@ -35,23 +35,63 @@ Body = Callable[..., Awaitable[ToolOutcome]]
 
 
 class CellTool(FunctionTool):
-    """A tool that a page carries out; runs on the engine, for it touches nothing of the user's."""
+    """A tool that a page carries out; runs on the engine, for it touches nothing of the user's.
 
-    def __init__(self, fn: Body, kind: Kind, question: str) -> None:
+    Parameters
+    ----------
+    shows : lab or None
+        Whose page tells the text of the cell in question before a person is asked, so that they see what
+        will run or go; the call is refused when that text has changed since.
+    """
+
+    def __init__(self, fn: Body, kind: Kind, question: str, shows: Lab | None = None) -> None:
         super().__init__(fn, legs=_LEGS)
         self._body_on_engine = fn
         self._kind = kind
         self._question = question
+        self._shows = shows
+        self._shown: dict[str, str] = {}  # by call
+
+    async def prepare(self, context: ToolContext, arguments: Mapping[str, Any]) -> None:
+        """Learn the text of the cell; a page that is not there, or has no such cell, is told by the call itself."""
+        if self._shows is None:
+            return
+        try:
+            text = await self._source(str(arguments["id"]))
+        except ToolError:
+            return
+        if text is not None:
+            self._shown[context.call_id] = text
+        while len(self._shown) > 100:
+            del self._shown[next(iter(self._shown))]
+
+    async def _source(self, cell: str) -> str | None:
+        assert self._shows is not None
+        found = await self._shows.call("read_cells", {"ids": [cell], "outputs": False})
+        return next((one["source"] for one in found.get("cells") or () if one.get("id") == cell), None)
 
     def access(self, arguments: Mapping[str, Any], context: ToolContext) -> Access:
         """Reading looks; the rest acts on the notebook."""
         where = str(arguments.get("id") or arguments.get("after") or arguments.get("before") or "")
         need = Need(self.name, where, self._kind, "*")
-        return Access(needs=(need,), question=self._question.format(id=where) if self._question else "")
+        return Access(needs=(need,), question=self._asked(where, arguments, context) if self._question else "")
+
+    def _asked(self, where: str, arguments: Mapping[str, Any], context: ToolContext) -> str:
+        words = [self._question.format(id=where)]
+        shown = self._shown.get(getattr(context, "call_id", ""))
+        if shown is not None:
+            words.append(shown)
+        if arguments.get("old"):
+            words.append(f"{arguments['old']}\n\n→")
+        words.extend(str(arguments[name]) for name in ("source", "new") if arguments.get(name))
+        return "\n\n".join(_clip(text) for text in words)
 
     async def run(self, context: ToolContext, arguments: dict[str, Any]) -> ToolOutcome:
         """Ask the page."""
         try:
+            shown = self._shown.pop(getattr(context, "call_id", ""), None)
+            if shown is not None and await self._source(str(arguments["id"])) not in (shown, None):
+                raise ToolError(f"cell {arguments['id']} has changed since it was shown to the person; ask again")
             return await self._body_on_engine(**arguments)
         except NoFrontEnd as exc:
             return ToolOutcome.of_text(_without_page(exc.message, arguments), is_error=True)
@@ -197,9 +237,9 @@ def cell_tools(lab: Lab) -> tuple[CellTool, ...]:
         CellTool(read_cells, "look", ""),
         CellTool(insert_cell, "act", "Insert a cell?"),
         CellTool(edit_cell, "act", "Change cell {id}?"),
-        CellTool(delete_cell, "act", "Delete cell {id}?"),
+        CellTool(delete_cell, "act", "Delete cell {id}?", lab),
         CellTool(move_cell, "act", "Move cell {id}?"),
-        CellTool(run_cell, "act", "Run cell {id}?"),
+        CellTool(run_cell, "act", "Run cell {id}?", lab),
         CellTool(select_cell, "look", ""),
         CellTool(clear_cells, "act", "Clear outputs?"),
     )

@@ -206,6 +206,53 @@ def test_nothing_acts_unasked(lab: Lab, shell: InteractiveShell) -> None:
     assert all(found == ["ask", "deny", "allow"] for name, found in effects.items() if name not in looks)
 
 
+@pytest.mark.parametrize("later", ["launch()", "launch() # changed"])
+def test_the_question_shows_what_will_run(lab: Lab, later: str) -> None:
+    """Promise 4: the person reads the cell's text, not an id; text that has changed since does not run."""
+    from kit_jupyter import Kit
+    from kit_jupyter.testing import ScriptedProvider, text, tool_call
+
+    comm = hello(lab, "one")
+    source, ran, asked = ["launch()"], [], []
+
+    def answer(message: dict[str, Any]) -> None:
+        if message["kind"] != "call":
+            return
+        lab.on_request({"op": "claim", "client": "one", "id": message["id"]})
+        cell = {"id": "c", "type": "code", "source": source[0], "outputs": []}
+        value: dict[str, Any] = {"active": "c", "cells": [cell]}
+        if message["tool"] == "run_cell":
+            ran.append(source[0])
+            value = cell
+        lab.on_request({"op": "done", "client": "one", "id": message["id"], "ok": True, "value": value})
+
+    def approve(question: Any) -> bool:
+        asked.append(question.text)
+        source[0] = later
+        return True
+
+    comm.on_send = answer
+    provider = ScriptedProvider([tool_call("run_cell", id="c")], [text("done")])
+    kit = Kit(provider=provider, session="memory", tools=cell_tools(lab), approver=approve)
+    kit.prompt_sync("run it")
+
+    assert asked[0].startswith("Run cell c?\n\nlaunch()")
+    assert ran == (["launch()"] if later == "launch()" else [])
+    if not ran:
+        assert "has changed since it was shown" in str(kit.messages)
+
+
+def test_questions_about_cells_show_the_new_text(lab: Lab) -> None:
+    """Promise 4: what would be inserted or put in the place of what."""
+    tools = {one.spec.name: one for one in cell_tools(lab)}
+
+    def question(name: str, **arguments: Any) -> str:
+        return tools[name].access(arguments, None).question  # type: ignore[arg-type]
+
+    assert question("insert_cell", source="x = 1") == "Insert a cell?\n\nx = 1"
+    assert question("edit_cell", id="c", old="1", new="2") == "Change cell c?\n\n1\n\n→\n\n2"
+
+
 def test_tools_come_with_the_first_page(lab: Lab, shell: InteractiveShell) -> None:
     """Point 5: a Kit of this notebook has the cell tools once a page is there, and no earlier."""
     kit = shell.user_ns["kit"]
