@@ -46,6 +46,10 @@ class CellDisplay(Protocol):
         """Begin to show it."""
         ...
 
+    def show_again(self, turn: TurnModel) -> None:
+        """Show another turn in the first one's place: it was begun again."""
+        ...
+
     def finish(self, turn: TurnModel, metadata: dict[str, Any]) -> None:
         """The turn has ended: leave what stays."""
         ...
@@ -131,6 +135,9 @@ class StaticDisplay:
     def show(self, turn: TurnModel) -> None:
         """Nothing while it runs."""
 
+    def show_again(self, turn: TurnModel) -> None:
+        """Nothing while it runs."""
+
     def finish(self, turn: TurnModel, metadata: dict[str, Any]) -> None:
         """Show the bundle."""
         publish(self._pack(turn.saved()), {"kit": metadata})
@@ -185,6 +192,12 @@ class UpdatesDisplay:
                 data["text/markdown"] += f"\n\n*{self._hint}*"
             with contextlib.suppress(Exception):
                 publish(data, {}, display_id=self._id, update=True)
+
+    def show_again(self, turn: TurnModel) -> None:
+        """Show another turn in this one's place."""
+        self.stop()
+        self._over, self._news = threading.Event(), threading.Event()
+        self.show(turn)
 
     def stop(self) -> None:
         """No more updates."""
@@ -256,6 +269,13 @@ class WidgetDisplay:
         self._updates = UpdatesDisplay(self._ip, self._parent, None if new else self._id, hint, self._pack)
         self._updates.show(turn)
 
+    def show_again(self, turn: TurnModel) -> None:
+        """Show another turn in this one's place."""
+        if self.view is not None:
+            self.view.show_only([turn])
+        if self._updates is not None:
+            self._updates.show_again(turn)
+
     def finish(self, turn: TurnModel, metadata: dict[str, Any]) -> None:
         """Put the static bundle in the view's place and close the view."""
         if self._timer is not None:
@@ -291,6 +311,7 @@ class TextDisplay:
         self._live: Any = None
         self._tail = ""
         self._hold = threading.RLock()
+        self._turn: TurnModel | None = None
 
     def show(self, turn: TurnModel) -> None:
         """Begin to write from a thread of our own, in the cell's context."""
@@ -301,16 +322,18 @@ class TextDisplay:
                 self._console = Console()
         turn.listen(lambda *_: self._news.set())
         self._news.set()
+        self._turn = turn
         context = contextvars.copy_context()
-        self._thread = threading.Thread(target=context.run, args=(self._run, turn), name="kit-text", daemon=True)
+        self._thread = threading.Thread(target=context.run, args=(self._run,), name="kit-text", daemon=True)
         self._thread.start()
 
-    def _run(self, turn: TurnModel) -> None:
+    def _run(self) -> None:
         while not self._over:
             self._news.wait(1.0)
             self._news.clear()
             with self._hold:
-                self._write_news(turn)
+                if self._turn is not None:
+                    self._write_news(self._turn)
             time.sleep(0.03)  # joins deltas to about 30 writes a second
 
     @contextlib.contextmanager
@@ -319,6 +342,14 @@ class TextDisplay:
         with self._hold:
             self._end_tail()
             yield
+
+    def show_again(self, turn: TurnModel) -> None:
+        """Write another turn below this one."""
+        turn.listen(lambda *_: self._news.set())
+        with self._hold:
+            self._end_tail()
+            self._turn = turn
+        self._news.set()
 
     def finish(self, turn: TurnModel, metadata: dict[str, Any]) -> None:
         """Write the rest."""
@@ -337,6 +368,10 @@ class TextDisplay:
     def _write_news(self, turn: TurnModel) -> None:
         with turn.lock:
             items = [(item, item.whole()) for item in turn.items if self._has_news(item)]
+            waiting = turn.waiting
+        if waiting and waiting not in self._told:
+            self._told.add(waiting)
+            self._line(f"[{waiting} …]")
         for item, whole in items:
             self._item(item, whole)
 

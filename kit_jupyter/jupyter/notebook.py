@@ -19,6 +19,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from kit_jupyter import events as ev
@@ -62,6 +63,9 @@ class Run:
     background: bool = False
     began: float = field(default_factory=time.monotonic)
     finished: bool = False
+    again: Callable[[], Handle] | None = None  # begins the same turn once more; None where that cannot be
+    is_again: bool = False
+    below: list[str] = field(default_factory=list)  # code that becomes a cell below at the end
     asked: dict[str, object] = field(default_factory=dict)  # questions that have been put, by call id
 
 
@@ -238,7 +242,13 @@ class Notebook:
         kit.is_attended = is_kernel(self.ip) and way != "static"
         context = contextvars.copy_context()
         context.run(bind_parent, self.ip, parent)
-        handle = context.run(lambda: kit.start(text, mode=mode, options=options, parts=parts, cell=cell, desk=desk))
+
+        def start() -> Handle:
+            # A copy: a context that a turn still runs in cannot be entered again.
+            start = partial(kit.start, text, mode=mode, options=options, parts=parts, cell=cell, desk=desk)
+            return context.copy().run(start)
+
+        handle = start()
         model = presenter.turn(handle.turn_id)
         note = self._note(kit, options)
         if chips or note:
@@ -253,9 +263,14 @@ class Notebook:
             pack=self.config.pack,
         )
         run = Run(kit, handle, model, desk, parent, shown, text=text, background=background)
+        if cell is not None and not background:
+            run.again = start  # the cell's earlier turn is left as a branch, as when the cell runs again
         self.runs[handle.turn_id] = run
         try:
             shown.show(model)
+            view = getattr(shown, "view", None)
+            if not background and view is not None:
+                view.set_bar(attached=True, retry=run.again is not None)
         except BaseException:
             handle.abort()
             raise
@@ -289,7 +304,15 @@ class Notebook:
         """
         watch.follow(run)
         try:
-            result = await run.handle
+            while True:
+                try:
+                    result = await run.handle
+                except KitError:
+                    if watch.asked or not self._begins_again(run):
+                        raise
+                else:
+                    if watch.asked or not self._begins_again(run):
+                        break
         except asyncio.CancelledError:
             run.handle.abort()
             raise KeyboardInterrupt from None
@@ -299,10 +322,31 @@ class Notebook:
             raise KeyboardInterrupt
         return result
 
+    def _begins_again(self, run: Run) -> bool:
+        """Start the run's turn once more if somebody asked for it, in the same view."""
+        with self._lock:
+            if not run.is_again or run.again is None:
+                return False
+            run.is_again = False
+            self.runs.pop(run.handle.turn_id, None)
+            run.handle = run.again()
+            run.model = self.presenter(run.kit).turn(run.handle.turn_id)
+            self.runs[run.handle.turn_id] = run
+        run.shown.show_again(run.model)
+        return True
+
     def wait_blocking(self, run: Run) -> TurnResult:
         """Wait for a run on this thread."""
         try:
-            return run.handle.result()
+            while True:
+                try:
+                    result = run.handle.result()
+                except KitError:
+                    if not self._begins_again(run):
+                        raise
+                else:
+                    if not self._begins_again(run):
+                        return result
         finally:
             self.finish(run)
 
@@ -312,6 +356,8 @@ class Notebook:
             return
         run.finished = True
         self.runs.pop(run.handle.turn_id, None)
+        if run.below and not run.background:
+            self.ip.set_next_input("\n\n".join(run.below), replace=False)  # travels with the cell's reply
         run.shown.finish(run.model, self.metadata(run))
 
     def metadata(self, run: Run) -> dict[str, Any]:
@@ -382,7 +428,7 @@ class Notebook:
         try:
             self._verb(view, message)
         except KitError as exc:
-            view.set_bar(note=exc.message)
+            view.tell(exc.message)
 
     def _verb(self, view: Any, message: dict[str, Any]) -> None:
         run = self._run_of(view, message.get("turn"))
@@ -416,6 +462,10 @@ class Notebook:
                     arguments=message.get("arguments"),
                     by="widget",
                 )
+            case "fork" if message.get("do") == "retry" and run is not None and run.again is not None:
+                self.retry(run)
+            case "ask" if message.get("what") == "insert" and run is not None and not run.background:
+                run.below.append(str(message.get("text", "")))
             case "fork" | "ask" if self.panel is not None:
                 self.panel.verb(view, message)
 
@@ -429,6 +479,13 @@ class Notebook:
         if self.panel is None:
             raise UsageError("no turn is running here; write a new %%kit cell")
         self.panel.submit(view, kit, text, mode)
+
+    def retry(self, run: Run) -> None:
+        """Stop a cell's turn and begin it again in its place. Any thread."""
+        with self._lock:
+            run.is_again = True
+            handle = run.handle
+        handle.abort()
 
     def stop(self, kit: Kit) -> None:
         """Stop the running turn of `kit`, user code that it runs included. Any thread."""

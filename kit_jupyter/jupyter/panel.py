@@ -11,12 +11,15 @@ handed to the engine.
 
 from __future__ import annotations
 
+import asyncio
+import fnmatch
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from kit_jupyter.errors import KitError, UsageError
 from kit_jupyter.house import Rewritten
 from kit_jupyter.jupyter import display
+from kit_jupyter.jupyter.config import admin_locks
 from kit_jupyter.jupyter.context import Attachments, Marks
 from kit_jupyter.jupyter.history import note_branches, turns_of
 from kit_jupyter.jupyter.notebook import Notebook, Run
@@ -24,6 +27,8 @@ from kit_jupyter.jupyter.protocol import WIDGET_MIME
 from kit_jupyter.jupyter.shell import bind_parent, current_parent, is_kernel, keep_frontend_routing, main_loop
 from kit_jupyter.jupyter.turns import TurnModel
 from kit_jupyter.loop import Desk, engine
+from kit_jupyter.messages import Assistant
+from kit_jupyter.shelf import registry
 
 if TYPE_CHECKING:
     from kit_jupyter.jupyter.view import ChatView
@@ -43,6 +48,9 @@ class _Shown:
         self.view = view
 
     def show(self, turn: TurnModel) -> None:
+        """The panel has it already."""
+
+    def show_again(self, turn: TurnModel) -> None:
         """The panel has it already."""
 
     def finish(self, turn: TurnModel, metadata: dict[str, Any]) -> None:
@@ -67,8 +75,10 @@ class Panel:
         self.parent = current_parent(notebook.ip)
         self.desk = Desk(main_loop(notebook.ip))
         self._listening: list[Any] = []
+        self._offered: list[str] = []
         self.kit: Kit = notebook.kit()
         self.follow(self.kit)
+        engine.start(self._look_for_models())
 
     def follow(self, kit: Kit) -> None:
         """Show this Kit's conversation from here on."""
@@ -83,6 +93,7 @@ class Panel:
             presenter.on_bar(lambda facts: self.view.set_bar(**facts)),
             presenter.on_branch(self.repaint),
         ]
+        presenter.measure()
         self.view.set_bar(
             model=kit.model or "",
             models=self._models(),
@@ -103,13 +114,24 @@ class Panel:
         self.view.show_only(turns)
 
     def _models(self) -> list[str]:
-        from kit_jupyter.jupyter.config import admin_locks
-
+        """What the picker offers: what an administrator allows, of what can be had, and what answered here before."""
         try:
-            locked = admin_locks().models
+            allowed = admin_locks().models
         except KitError:
             return []
-        return [name for name in locked or () if "*" not in name]
+        answered = [
+            str(message.run.model)
+            for message in self.kit.history
+            if isinstance(message, Assistant) and message.run is not None and message.run.model.id != "default"
+        ]
+        names = [name for name in allowed or () if "*" not in name]
+        names += [name for name in (*self._offered, *dict.fromkeys(answered)) if _is_allowed(name, allowed)]
+        return list(dict.fromkeys(names))
+
+    async def _look_for_models(self) -> None:
+        """Keys may lie in a keyring, servers may answer late: looked for on a thread."""
+        self._offered = await asyncio.to_thread(registry().offered)
+        self.view.set_bar(models=self._models())
 
     def marks(self) -> Marks:
         """Marks over the user's namespace."""
@@ -146,7 +168,7 @@ class Panel:
             kit.is_attended = True
             handle = kit.start(made.text, mode=mode, parts=made.parts, desk=self.desk)
         except KitError as exc:
-            view.set_bar(note=exc.message)
+            view.tell(exc.message)
             return
         model = self.nb.presenter(kit).turn(handle.turn_id)
         if made.chips:
@@ -160,7 +182,7 @@ class Panel:
 
         handle.future.add_done_callback(ended)
         if made.warning:
-            view.set_bar(note=made.warning)
+            view.tell(made.warning)
 
     def verb(self, view: Any, message: dict[str, Any]) -> None:
         """Take a ``fork`` or an ``ask``. Any thread."""
@@ -195,8 +217,11 @@ class Panel:
 
             self.nb.config.check_turn(self.kit, PromptOptions(model=name))
             self.kit.model = name
+            view.set_bar(note="")
         except KitError as exc:
-            view.set_bar(note=exc.message, model=self.kit.model)
+            view.bar.pop("model", None)  # so that the browser hears again what is chosen
+            view.set_bar(model=self.kit.model)
+            view.tell(exc.message)
 
     def _turn(self, key: Any) -> TurnModel | None:
         return next((turn for turn in self.view.turns if turn.key == key), None)
@@ -205,12 +230,20 @@ class Panel:
         turn = self._turn(key)
         if turn is None or not turn.prompt:
             return
+        mode = turn.mode if turn.mode in ("steer", "follow_up") else "prompt"
+        text = turn.prompt.removeprefix("[steer] ") if mode == "steer" else "" if mode == "follow_up" else turn.prompt
         try:
+            if not turn.ended:
+                run = self.nb.runs.get(turn.turn_id)
+                if run is not None and run.again is not None:
+                    self.nb.retry(run)  # its cell waits for it: begun again there
+                    return
+                await self.kit.abort()
             first = self.kit.session.turn_entries(turn.turn_id)[0]
             await self.kit.branch(first.parent)
-            self.submit(view, self.kit, turn.prompt)
+            self.submit(view, self.kit, text, mode)
         except (KitError, IndexError) as exc:
-            view.set_bar(note=str(exc))
+            view.tell(str(exc))
 
     async def _move(self, view: Any, key: Any, entry: Any, what: str) -> None:
         turn = self._turn(key)
@@ -223,7 +256,11 @@ class Panel:
             else:
                 await self.kit.branch(target)
         except (KitError, IndexError) as exc:
-            view.set_bar(note=str(exc))
+            view.tell(str(exc))
+
+
+def _is_allowed(name: str, patterns: tuple[str, ...] | None) -> bool:
+    return patterns is None or any(fnmatch.fnmatchcase(name, pattern) for pattern in patterns)
 
 
 def open_panel(notebook: Notebook) -> Panel:

@@ -9,6 +9,7 @@ from itertools import count
 from typing import Any
 
 from kit_jupyter import events as ev
+from kit_jupyter.errors import KitError
 from kit_jupyter.jupyter.turns import TurnModel
 
 __all__ = ["Presenter"]
@@ -96,6 +97,8 @@ class Presenter:
                 self.tell_bar(running=True)
             case ev.MessageStart():
                 self._note(event.turn_id)  # the model is known by now
+            case ev.MessageEnd(message):
+                self._gauge(message.usage.tokens.total)
             case ev.TurnEnd():
                 self.tell_bar(running=False, usage=_usage(self.kit))
             case ev.ApprovalAsked():
@@ -106,11 +109,29 @@ class Presenter:
                 self.tell_bar(queue=queue)
             case ev.ModelChanged(model):
                 self.tell_bar(model=model)
+                self._gauge((self.bar.get("gauge") or {}).get("tokens", 0))
             case ev.Domain(name, content) if name == "tasks.list_changed":
                 self.tell_bar(tasks=_tasks(content))
+            case ev.CompactionEnd():
+                self.measure()
             case ev.Reset() | ev.BranchChanged():
+                self.measure()
                 for fn in tuple(self._branch_listeners):
                     fn()
+
+    def measure(self) -> None:
+        """Estimate how much of the model's window the conversation fills, where no answer has just told. Any thread."""
+        from kit_jupyter.compaction import context_tokens
+
+        self._gauge(context_tokens(self.kit.messages))
+
+    def _gauge(self, tokens: int) -> None:
+        try:
+            window = getattr(self.kit.model_info, "context_window", None)
+        except KitError:
+            window = None
+        if tokens or "gauge" in self.bar:
+            self.tell_bar(gauge={"tokens": tokens, "window": window})
 
     def _note(self, turn_id: str) -> None:
         turn = self.turns.get(turn_id)

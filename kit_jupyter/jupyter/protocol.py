@@ -24,21 +24,23 @@ Browser to kernel (`TO_KERNEL`)
     ``approve``   ``{kind, call, allow, reason, scope, arguments}``
     ``fork``      ``{kind, turn, do}`` with do: ``retry``, ``branch`` (leaf moves to `entry`), ``fork``.
     ``ask``       ``{kind, what, …}``: questions that change nothing: ``sync``, ``module``,
-    ``complete``, ``chip``, and the pickers' choice ``model``, ``session``.
+    ``complete``, ``chip``; the pickers' choice ``model``, ``session``; ``insert``: ``text`` becomes a cell below.
 
 View: ``{turns: [Turn], bar: Bar, panel: bool}``
 
-Bar (all fields optional): ``{model, models, session, sessions, usage, gauge, queue: {steering,
-follow_up, returned}, tasks, running, note}``
+Bar (all fields optional): ``{model, models, session, sessions, usage, gauge: {tokens, window}, queue:
+{steering, follow_up, returned}, tasks, running, note, attached, retry}``; `attached`: a cell waits for the turn;
+`retry`: the turn that runs can be begun again.
 
-Turn: ``{key, prompt, mode, status, items, chips, note, error, facts}``
+Turn: ``{key, prompt, mode, status, items, chips, note, waiting, error, facts}``
     `status`: running, done, stopped, error. `chips`: ``[{mark, kind, size, preview}]``.
     `facts`: model, tokens, cost, seconds, entry; live only, absent from the saved bundle.
 
 Item: ``{id, kind, …}`` where kind is one of `ITEM_KINDS`
     ``text``      text (Markdown from the model), citations
     ``thinking``  text
-    ``tool``      name, arguments (JSON text), output, result, status, is_error, media, diff, question, seconds
+    ``tool``      name, arguments (JSON text), output, result, status, is_error, media, diff, question, seconds,
+    progress: ``[done, total or null]``
     ``said``      text, mode: something the person said while the turn ran (a steer, a follow-up)
     ``notice``    text, level (info, warning, error)
     ``source``    name, text, url: what the service's own tools used

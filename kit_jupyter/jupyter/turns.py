@@ -141,6 +141,7 @@ class TurnModel:
         self.error: dict[str, str] | None = None
         self.chips: list[dict[str, Any]] = []
         self.note = ""
+        self.waiting = ""  # what is waited for before an answer can begin
         self.facts: dict[str, Any] = {}
         self.version = 1  # of the turn's own facts
         self.ended = False
@@ -226,10 +227,14 @@ class TurnModel:
             case ev.MessageUpdate(message_id, delta):
                 self._grow(message_id, delta)
                 return False
+            case ev.Response(text):
+                self._answer_of_tool(clean(text))
             case ev.ToolOutput(call_id, text):
                 item = self._call(call_id, "")
                 if event.stream == "stderr":
                     item.set(has_stderr=True)
+                if event.done is not None:
+                    item.set(progress=[event.done, event.total])
                 item.stream("output").add(text)
                 self._add_media(item, event.parts)
                 return False
@@ -274,7 +279,10 @@ class TurnModel:
             case ev.ToolExecutionStart(call_id, name):
                 self._call(call_id, name).set(status="running", question=None)
             case ev.ToolExecutionEnd(call_id, name, seconds, outcome):
-                self._call(call_id, name).set(seconds=round(seconds, 3), status=_OUTCOMES.get(outcome, outcome))
+                item = self._call(call_id, name)
+                item.set(seconds=round(seconds, 3), status=_OUTCOMES.get(outcome, outcome))
+                if "progress" in item.facts:
+                    item.set(progress=None)
             case ev.ToolResultEvent(call_id, name):
                 self._result(event)
             case ev.UsageReport(tokens, cost):
@@ -297,6 +305,9 @@ class TurnModel:
             case ev.Warned(text) | ev.ErrorEvent(text):
                 level = "warning" if isinstance(event, ev.Warned) else "error"
                 self._new("notice", level=level, text=clean(text), done=True)
+            case ev.Domain(name, content) if name == "model.status" and isinstance(content, dict):
+                self.waiting = clean(str(content.get("text", "")))
+                self.version += 1
             case ev.TurnEnd():
                 self._end(event)
                 return True
@@ -370,6 +381,13 @@ class TurnModel:
             facts["diff"] = bounded(clean(details["diff"]))
         item.set(**facts, question=None, done=True)
 
+    def _answer_of_tool(self, text: str) -> None:
+        """A tool that ends the turn has the last word: it is shown as the answer, not only in its folded card."""
+        last = next((item for item in reversed(self.items) if item.kind in ("text", "tool")), None)
+        said = (item.stream("text").text.strip() for item in self.items if item.kind == "text")
+        if text.strip() and last is not None and last.kind == "tool" and text.strip() not in said:
+            self._new("text", done=True).stream("text").add(text)
+
     def _add_media(self, item: Item, parts: tuple[Part, ...]) -> None:
         media = list(item.facts.get("media", ()))
         for part in parts:
@@ -391,6 +409,7 @@ class TurnModel:
         self.facts["usage"] = event.usage
         self.facts["entry"] = event.entry_id
         self.facts["steps"] = event.steps
+        self.waiting = ""
         for item in self.items:
             if item.kind == "tool" and item.facts.get("status") in ("writing", "called", "asking", "running"):
                 item.set(status="stopped", question=None)
@@ -409,6 +428,7 @@ class TurnModel:
             "status": self.status,
             "chips": self.chips,
             "note": self.note,
+            "waiting": self.waiting,
             "error": self.error,
             "facts": self.live_facts(),
             **({"branches": self.branches, "entry": self.entry} if len(self.branches) > 1 else {}),
@@ -447,7 +467,7 @@ class TurnModel:
 
 
 def _lasting(item: dict[str, Any]) -> dict[str, Any]:
-    passing = ("id", "call_id", "seconds", "done", "question")
+    passing = ("id", "call_id", "seconds", "done", "question", "progress")
     return {key: value for key, value in item.items() if key not in passing and value not in (None, "", [], False)}
 
 

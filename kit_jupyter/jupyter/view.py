@@ -160,6 +160,12 @@ class ChatView(anywidget.AnyWidget):
             self._bar_news.update(news)
         pacer.mark(self)
 
+    def tell(self, note: str) -> None:
+        """Show a note for the person, also the same one again. Any thread."""
+        with self._lock_out:
+            self.bar.pop("note", None)
+        self.set_bar(note=note)
+
     def _changed(self, turn: TurnModel, items: tuple[Item, ...], urgent: bool) -> None:
         with self._lock_out:
             if self._closed:

@@ -556,6 +556,121 @@ def test_without_the_renderer_text_is_text(chromium: Any) -> None:
     view.close()
 
 
+# ---------------------------------------------------------------- what one can do
+
+
+def test_how_far_a_tool_is(view: View) -> None:
+    """Point 5: a bar with its value as text and for a screen reader; open-ended without a total; gone at the end."""
+    view.say({"kind": "start", "turn": turn()}, item("a", "tool", name="train", status="running", progress=[3, 12]))
+    bar = view.page.get_by_role("progressbar", name="progress of train")
+    assert (bar.get_attribute("aria-valuenow"), bar.get_attribute("aria-valuemax")) == ("3", "12")
+    assert bar.inner_text() == "3 of 12 (25 %)"
+    width = view.page.evaluate("() => [...document.querySelectorAll('.kit-prog, .kit-prog i')].map(e => e.offsetWidth)")
+    assert 0.2 < width[1] / width[0] < 0.3
+    view.say(item("a", "tool", name="train", status="running", progress=[1500.5, None]))
+    assert bar.inner_text() == "1,500.5"
+    assert bar.get_attribute("aria-valuenow") is None
+
+    view.say(item("a", "tool", name="train", status="done", result="ok", progress=None, done=True))
+    assert bar.count() == 0
+
+
+def test_what_is_waited_for_is_said(view: View) -> None:
+    """Issue 5: the weights that load are named while nothing has come; later they are not."""
+    view.say({"kind": "start", "turn": turn(waiting="starting the local model smollm2 (98 MB)")})
+    assert "starting the local model smollm2 (98 MB) …" in view.text
+    assert "smollm2" in view.page.locator("[aria-live=polite]").inner_text()
+
+    view.say({"kind": "state", "head": turn(waiting="")})
+    assert "starting the local model" not in view.page.locator(".kit-log").inner_text()
+
+
+def test_the_panel_picks_any_model(chromium: Any) -> None:
+    """Point 8: known models by a list, any other by typing its name, all by keyboard; a refusal is shown."""
+    bar = {"model": "a/b", "models": ["a/b", "local/small"], "session": "main", "sessions": ["main"]}
+    view = View(chromium, view={"n": 0, "turns": [], "bar": bar, "panel": True})
+    pick = view.page.get_by_label("model", exact=True)
+    assert pick.locator("option").all_inner_texts() == ["a/b", "local/small", "another model…"]
+    pick.select_option("local/small")
+    pick.select_option("+")
+    view.page.keyboard.type("new/one")
+    view.page.keyboard.press("Enter")
+    pick.select_option("+")
+    view.page.keyboard.type("never")
+    view.page.keyboard.press("Escape")
+
+    assert [m["name"] for m in view.sent if m.get("what") == "model"] == ["local/small", "new/one"]
+    assert pick.is_visible()
+    view.say({"kind": "state", "bar": {"note": "unknown provider 'new'"}})
+    assert "unknown provider 'new'" in view.text
+    view.say({"kind": "state", "bar": {"model": "new/one", "models": ["a/b"], "note": ""}})
+    assert pick.input_value() == "new/one"
+    assert "unknown provider" not in view.text
+    view.close()
+
+
+def test_the_panel_before_a_model_is_chosen(chromium: Any) -> None:
+    """Point 8: without a model the list says so, and one can be picked."""
+    bar = {"model": "", "models": ["local/small"]}
+    view = View(chromium, view={"n": 0, "turns": [], "bar": bar, "panel": True})
+    pick = view.page.get_by_label("model", exact=True)
+
+    assert pick.locator("option:checked").inner_text() == "chosen at the first prompt"
+    pick.select_option("local/small")
+    assert [m["name"] for m in view.sent if m.get("what") == "model"] == ["local/small"]
+    view.close()
+
+
+def test_the_gauge_shows_the_window(chromium: Any) -> None:
+    """Point 8: how full the model's window is, as a meter and in words; only words where the window is not known."""
+    bar = {"gauge": {"tokens": 50_000, "window": 200_000}, "usage": {"input": 10, "output": 2}}
+    view = View(chromium, view={"n": 0, "turns": [], "bar": bar, "panel": True})
+    meter = view.page.get_by_role("meter", name="context used")
+    assert meter.evaluate("m => m.value") == 0.25
+    assert "context 25 % (50,000 of 200,000 tokens) · 10 in, 2 out" in view.text
+
+    view.say({"kind": "state", "bar": {"gauge": {"tokens": 70, "window": None}}})
+    assert meter.count() == 0
+    assert "context 70 tokens" in view.text
+    view.close()
+
+
+def test_start_over_where_it_can_be(view: View) -> None:
+    """Point 5, retry: in the view of a cell's turn while it runs; not where nothing could begin it again."""
+    over = view.page.get_by_role("button", name="Start over")
+    view.say({"kind": "start", "turn": turn()}, {"kind": "state", "bar": {"retry": False}})
+    assert over.count() == 0
+    view.say({"kind": "state", "bar": {"retry": True}})
+    over.click()
+    assert [m for m in view.sent if m["kind"] == "fork"] == [{"kind": "fork", "turn": "t1", "do": "retry"}]
+
+    view.say(ended())
+    assert over.count() == 0
+
+
+def test_code_becomes_a_cell_or_is_copied(view: View) -> None:
+    """Point 5, insert below: by the page's host; else by the kernel while a cell waits; else by copy, with a word."""
+    code = "```python\nx = 1\n```\n\nand\n\n"
+    view.say({"kind": "start", "turn": turn()}, {"kind": "state", "bar": {"attached": True}}, item("a"))
+    view.say(grown("a", 0, code))
+    insert = view.page.get_by_role("button", name="Insert code as a cell below")
+    insert.dispatch_event("click")
+    assert [m for m in view.sent if m.get("what") == "insert"] == [{"kind": "ask", "what": "insert", "text": "x = 1"}]
+    assert insert.is_disabled()
+    assert "below at the end" in insert.inner_text()
+
+    view.say({"kind": "state", "bar": {"attached": False}}, item("b"))
+    view.say(grown("b", 0, code))
+    insert.last.dispatch_event("click")
+    view.page.wait_for_function("() => document.querySelector('.kit-note:not([hidden])')")
+    assert "paste it into a new cell" in view.text
+    assert len([m for m in view.sent if m.get("what") == "insert"]) == 1
+
+    view.page.evaluate("() => { __kit__.host = {insertCell: c => { window.got = c; }}; }")
+    insert.last.dispatch_event("click")
+    assert view.page.evaluate("() => { delete __kit__.host; return got; }") == "x = 1"
+
+
 # ---------------------------------------------------------------- accessibility
 
 
@@ -569,10 +684,14 @@ def test_axe_finds_nothing(chromium: Any, theme: str) -> None:
     queue = {"steering": ["x"], "follow_up": ["y"], "returned": ["z"]}
     bar = {"model": "a/b", "models": ["a/b", "a/c"], "session": "main", "queue": queue}
     bar["tasks"] = [{"text": "one", "status": "done"}]
+    bar |= {"gauge": {"tokens": 900, "window": 1000}, "note": "unknown provider 'x'"}
     view = View(chromium, view={"n": 0, "turns": [], "bar": bar, "panel": True}, css=css, body=body)
     code = "```python\n# c\nimport x\nx = 'a' + f(1)\n```"
     view.answer(f"# H\n\ntext [link](https://a.test) `code`\n\n{code}\n\n| a |\n|---|\n| 1 |\n\n$x$\n")
     _ask(view)
+    busy = item("p", "tool", turn="w", name="train", status="running", progress=[3, 10])
+    view.say({"kind": "start", "turn": turn("w", waiting="starting the local model")}, busy)
+    view.say(item("o", "tool", turn="w", name="look", status="running", progress=[3, None]))
     chips = [{"mark": "df", "size": "3", "preview": "x"}]
     failed = turn("e", status="error", error={"message": "it broke"}, note="a small model", chips=chips)
     view.say({"kind": "start", "turn": failed})

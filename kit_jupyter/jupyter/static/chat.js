@@ -259,7 +259,8 @@ class Growing {
     const bar = h("div", { class: "kit-codebar" });
     const c = button("Copy", () => copy(code(), c), { "aria-label": "Copy code" });
     bar.append(c);
-    if (K.host?.insertCell) bar.append(button("Insert below", () => K.host.insertCell(code(), this.el), { "aria-label": "Insert code as a cell below" }));
+    const b = button("Insert below", () => this.view.insert(code(), b, this.el), { "aria-label": "Insert code as a cell below" });
+    if (!this.view.store.saved || K.host?.insertCell) bar.append(b);
     pre.tabIndex = 0;
     const box = h("div", { class: "kit-code" });
     pre.replaceWith(box); box.append(bar, pre);
@@ -302,6 +303,7 @@ class ItemView {
     this.fold = h("details", { open: !this.view.store.saved },
       h("summary", {}, h("code", { class: "kit-name" }, item.name || "tool"), this.brief = h("span", { class: "kit-brief" }), this.status = h("span", { class: "kit-status" })),
       this.args = h("pre", { class: "kit-args", tabindex: 0, "aria-label": "arguments" }),
+      this.prog = h("div", { class: "kit-prog", hidden: true, role: "progressbar", "aria-label": `progress of ${item.name || "tool"}`, "aria-valuemin": 0 }, h("i"), h("span")),
       this.out = h("pre", { class: "kit-out", hidden: true, tabindex: 0, "aria-label": "live output" }),
       this.result = h("div", { class: "kit-result" }));
     this.el.append(this.fold, this.bar = h("div", { class: "kit-approval", hidden: true }));
@@ -312,6 +314,7 @@ class ItemView {
     if (this.argsText !== args) { this.argsText = args; this.args.textContent = args; this.args.hidden = !args || args === "{}"; this.brief.textContent = briefly(item.arguments || ""); }
     this.el.dataset.status = s;
     this.status.textContent = (STATUS[s] || s) + (item.seconds >= 0.1 && !this.view.store.saved ? ` · ${item.seconds.toFixed(1)} s` : "") + (item.answer?.by && item.answer.effect === "deny" && item.answer.reason ? ` · ${item.answer.reason}` : "");
+    this.drawProgress(item.progress);
     const settled = item.result !== undefined;
     if (item.output && !settled) { this.out.hidden = false; this.append("out", item.output); this.out.scrollTop = this.out.scrollHeight; }
     if (settled && this.resultText !== item.result) {
@@ -324,6 +327,16 @@ class ItemView {
     }
     this.drawMedia(this.el);
     this.drawApproval();
+  }
+  drawProgress(far) {
+    this.prog.hidden = !far;
+    if (!far) return;
+    const [done, total] = far, n = (x) => x.toLocaleString("en", { maximumFractionDigits: 2 }), part = total ? Math.round(100 * done / total) : 0;
+    this.prog.dataset.open = String(!total);   // how much there is nobody knows: the bar only says that it goes on
+    this.prog.firstChild.style.width = total ? part + "%" : "";
+    this.prog.lastChild.textContent = total ? `${n(done)} of ${n(total)} (${part} %)` : n(done);
+    if (total) { this.prog.setAttribute("aria-valuemax", total); this.prog.setAttribute("aria-valuenow", done); } else this.prog.removeAttribute("aria-valuenow");
+    this.prog.setAttribute("aria-valuetext", this.prog.lastChild.textContent);
   }
   drawMedia(el) {
     const media = this.item.media || [];
@@ -423,6 +436,14 @@ export class View {
     cancelAnimationFrame(this.frame); clearTimeout(this.timer); this.root.remove();
   }
   say(text) { this.live.textContent = text; }
+  /** Code as a cell below: by the page's own way; else by the kernel, which can at the end of a cell; else by hand. */
+  insert(code, from, el) {
+    if (K.host?.insertCell) return K.host.insertCell(code, el);
+    if (this.store.bar.attached && this.running()) { this.store.ask("insert", { text: code }); from.textContent = "Comes below at the end"; from.disabled = true; this.say("the code comes as a cell below when the turn ends"); return; }
+    copy(code, from);
+    this.tell("Copied: paste it into a new cell.");
+  }
+  tell(text) { this.store.bar.note = text; this.drawFoot(); }
 
   redraw() {
     this.log.textContent = ""; this.heads = new Map(); this.items = new Map();
@@ -435,13 +456,13 @@ export class View {
     head.prompt = head.el.appendChild(h("div", { class: "kit-prompt kit-raw", hidden: true }));
     head.chips = head.el.appendChild(h("div", { class: "kit-chips" }));
     head.body = head.el.appendChild(h("div", { class: "kit-body" }));
-    head.wait = head.el.appendChild(h("div", { class: "kit-wait", "aria-hidden": "true" }, h("i"), h("i"), h("i")));
+    head.wait = head.el.appendChild(h("div", { class: "kit-wait", }, h("i", { "aria-hidden": "true" }), h("i", { "aria-hidden": "true" }), h("i", { "aria-hidden": "true" }), h("span", { class: "kit-dim" })));
     head.foot = head.el.appendChild(h("div", { class: "kit-meta" }));
     this.heads.set(t, head);
     this.log.append(head.el);
     for (const i of t.items) this.itemOf(t, i);
     this.turnChanged(t);
-    if (t.status === "running") { this.follow = true; this.say("kit is answering"); }
+    if (t.status === "running") { this.follow = true; this.say(t.waiting ? t.waiting + " …" : "kit is answering"); }
     for (const i of t.items) this.later(i);
   }
   itemOf(t, i) {
@@ -479,6 +500,8 @@ export class View {
     if ((this.store.panel || t.showPrompt) && t.prompt && head.prompt.hidden) { head.prompt.textContent = t.prompt; head.prompt.hidden = false; }
     head.el.dataset.status = t.status;
     head.wait.hidden = t.status !== "running";
+    const waits = t.waiting ? t.waiting + " …" : "";
+    if (head.wait.lastChild.textContent !== waits) { head.wait.lastChild.textContent = waits; if (waits) this.say(waits); }
     head.chips.textContent = "";
     for (const c of t.chips || []) head.chips.append(chip(c));
     head.foot.textContent = "";
@@ -490,7 +513,7 @@ export class View {
       const answer = () => t.items.filter((i) => i.kind === "text").map((i) => i.text || "").join("\n\n");
       if (answer()) { const c = button("Copy", () => copy(answer(), c), { "aria-label": "Copy answer" }); head.foot.append(c); }
       if (this.store.panel && !this.store.saved) head.foot.append(
-        button("Retry", () => this.store.send("fork", { turn: t.key, do: "retry" })),
+        button("Retry", () => this.retry(t)),
         button("Branch here", () => this.store.send("fork", { turn: t.key, do: "branch" }), { title: "go on from this answer; later turns are set aside" }));
       if (t.branches?.length > 1) head.foot.append(branches(t, this.store));
     }
@@ -502,6 +525,7 @@ export class View {
 
   // -- what one can do
 
+  retry(t) { if (t) this.store.send("fork", { turn: t.key, do: "retry" }); }
   running() { return this.store.turns.find((t) => t.status === "running"); }
   drawFoot() {
     if (this.store.saved) { this.foot.hidden = true; return; }
@@ -510,6 +534,8 @@ export class View {
       this.queue = h("div", { class: "kit-queue" });
       this.tasks = h("ul", { class: "kit-tasks", "aria-label": "tasks", hidden: true });
       this.stop = button("■ Stop", () => this.store.send("abort", { turn: this.running()?.key, clear: false }), { class: "kit-b kit-no", "aria-label": "Stop" });
+      this.over = button("Start over", () => this.retry(this.running()), { title: "stop, and ask the same again", "aria-label": "Start over: stop and ask the same again" });
+      this.note = h("div", { class: "kit-note", role: "status", hidden: true });
       this.box = h("textarea", { class: "kit-in", rows: this.store.panel ? 2 : 1, spellcheck: "true" });
       this.chipRow = h("div", { class: "kit-chips" });
       this.menu = h("ul", { class: "kit-menu", role: "listbox", hidden: true });
@@ -520,11 +546,14 @@ export class View {
       this.box.addEventListener("input", () => this.typed());
       this.pick = h("div", { class: "kit-row kit-pick" });
       this.gauge = h("span", { class: "kit-dim" });
-      this.foot.append(this.tasks, this.queue, this.chipRow, h("div", { class: "kit-row kit-compose" }, this.box, this.go, this.now, this.next, this.stop), this.menu);
+      this.foot.append(this.tasks, this.queue, this.note, this.chipRow, h("div", { class: "kit-row kit-compose" }, this.box, this.go, this.now, this.next, this.stop, this.over), this.menu);
       if (this.store.panel) this.foot.append(h("div", { class: "kit-row" }, this.pick, this.gauge));
       this.footKey = "";
     }
-    this.foot.hidden = !this.store.panel && !busy;
+    this.foot.hidden = !this.store.panel && !busy && !bar.note;
+    for (const e of [this.box, this.go]) e.hidden = !this.store.panel && !busy;
+    this.note.hidden = !bar.note; if (this.note.textContent !== (bar.note || "")) this.note.textContent = bar.note || "";
+    this.over.hidden = !busy || !(this.store.panel || bar.retry);
     this.stop.hidden = !busy; this.now.hidden = !busy; this.next.hidden = !busy || !this.store.panel;
     this.go.textContent = busy ? "Steer" : "Send";
     this.box.placeholder = busy ? "Steer: say something while it runs" : "Ask kit… (@ attaches a variable, Shift+Enter for a new line)";
@@ -540,16 +569,41 @@ export class View {
   }
   drawPick(bar) {
     const key = JSON.stringify([bar.model, bar.models, bar.session, bar.sessions]);
-    if (key !== this.pickKey) {
+    const here = this.pick.contains(document.activeElement) ? document.activeElement : null;
+    if (key !== this.pickKey && here?.tagName !== "INPUT") {   // not under the hands of somebody who types a name
       this.pickKey = key; this.pick.textContent = "";
-      for (const [what, now, all] of [["model", bar.model, bar.models], ["session", bar.session, bar.sessions]]) {
-        if (!now) continue;
-        const s = h("select", { class: "kit-in", "aria-label": what, onchange: () => this.store.ask(what, { name: s.value }) });
-        for (const o of [...new Set([now, ...(all || [])])]) { const e = h("option", { value: o }, o); e.selected = o === now; s.append(e); }
-        this.pick.append(s);
-      }
+      if (bar.model || bar.models?.length) this.pick.append(this.modelPick(bar));
+      if (bar.session) this.pick.append(this.picker("session", bar.session, bar.sessions));
+      if (here) this.pick.querySelector(`[aria-label="${here.getAttribute("aria-label")}"]`)?.focus({ preventScroll: true });
     }
-    this.gauge.textContent = [bar.gauge ? `context ${Math.round(bar.gauge * 100)} %` : "", usageLine(bar.usage || {})].filter(Boolean).join(" · ");
+    const g = bar.gauge, n = (x) => x.toLocaleString("en");
+    this.gauge.textContent = "";
+    if (g?.window) {
+      const part = Math.min(1, g.tokens / g.window);
+      this.gauge.append(h("meter", { class: "kit-meter", min: 0, max: 1, high: 0.8, optimum: 0, value: part, "aria-label": "context used" }), ` context ${Math.round(100 * part)} % (${n(g.tokens)} of ${n(g.window)} tokens)`);
+    } else if (g?.tokens) this.gauge.append(`context ${n(g.tokens)} tokens`);
+    const used = usageLine(bar.usage || {});
+    if (used) this.gauge.append((g?.tokens ? " · " : "") + used);
+  }
+  picker(what, now, all, more = []) {
+    const s = h("select", { class: "kit-in", "aria-label": what, onchange: () => { if (s.value) this.store.ask(what, { name: s.value }); } });
+    for (const o of [...new Set([now, ...(all || [])])].filter(Boolean)) { const e = h("option", { value: o }, o); e.selected = o === now; s.append(e); }
+    s.append(...more);
+    return s;
+  }
+  /** The models there are, and a box for the name of any other. */
+  modelPick(bar) {
+    const box = h("input", { type: "text", class: "kit-in", hidden: true, placeholder: "provider/model", "aria-label": "name of another model", spellcheck: "false" });
+    const none = bar.model ? [] : [h("option", { value: "", selected: true }, "chosen at the first prompt")];
+    const s = this.picker("model", bar.model, bar.models, [...none, h("option", { value: "+" }, "another model…")]);
+    const back = () => { box.hidden = true; s.hidden = false; s.value = this.store.bar.model || ""; s.focus(); this.drawFoot(); };
+    s.addEventListener("change", (e) => { if (s.value !== "+") return; e.stopImmediatePropagation(); s.hidden = true; box.hidden = false; box.value = ""; box.focus(); }, true);
+    box.addEventListener("keydown", (e) => {
+      if (e.isComposing) return;
+      if (e.key === "Enter") { e.preventDefault(); const name = box.value.trim(); back(); if (name) this.store.ask("model", { name }); }
+      else if (e.key === "Escape") { e.stopPropagation(); back(); }
+    });
+    return h("span", { class: "kit-row" }, s, box);
   }
   submit({ now = false, after = false } = {}) {
     const text = this.box.value, busy = !!this.running() || !!this.store.bar.running;
@@ -557,6 +611,7 @@ export class View {
     if (!busy) this.store.send("submit", { text, when_busy: "steer" });
     else if (after) this.store.send("follow_up", { text, turn: this.running()?.key });
     else this.store.send("steer", { text, now, turn: this.running()?.key });
+    this.store.bar.note = ""; this.note.hidden = true;
     this.box.value = ""; this.chipRow.textContent = ""; this.follow = true; this.hideMenu();
   }
   key(e) {
@@ -651,6 +706,8 @@ const CSS_TEXT = `
 .kit-img{max-width:100%;display:block;margin:4px 0;background:#fff}.kit-plus{color:${V("success-color0", "#1b5e20")}}.kit-minus{color:var(--bad)}
 .kit-wait{display:flex;gap:4px;padding:4px 0}.kit-wait i{width:6px;height:6px;border-radius:50%;background:var(--dim);animation:kit-w 1.2s infinite}.kit-wait i:nth-child(2){animation-delay:.2s}.kit-wait i:nth-child(3){animation-delay:.4s}
 @keyframes kit-w{0%,60%,100%{opacity:.25}30%{opacity:1}}@media (prefers-reduced-motion:reduce){.kit-wait i{animation:none}}
+.kit-prog{position:relative;height:18px;border:1px solid var(--line);border-radius:4px;overflow:hidden;margin:4px 0;background:var(--bg)}.kit-prog i{position:absolute;inset:0 auto 0 0;background:var(--soft);border-inline-end:3px solid var(--accent)}.kit-prog[data-open=true] i{width:30%;animation:kit-p 1.6s infinite linear}.kit-prog span{position:relative;padding:0 8px;font-size:.85em;line-height:16px;white-space:nowrap}
+@keyframes kit-p{from{left:-30%}to{left:100%}}@media (prefers-reduced-motion:reduce){.kit-prog i{animation:none!important}}.kit-wait span:empty{display:none}.kit-meter{width:6em;height:.9em;vertical-align:-1px}
 .kit-end{height:1px}.kit-jump{position:sticky;bottom:6px;left:50%}.kit-tasks{list-style:none;margin:4px 0;padding:0}.kit-q1{font-size:.9em;padding:1px 0}
 .kit-menu{list-style:none;margin:2px 0;padding:2px;border:1px solid var(--line);border-radius:4px;max-height:12em;overflow:auto}.kit-menu li{padding:1px 8px;cursor:pointer}.kit-menu li[aria-selected=true]{background:#0b57a4;color:#fff}
 .kit-panel{display:flex;flex-direction:column;height:100%;max-height:100%;min-height:320px}.kit-panel .kit-log{flex:1;overflow-y:auto;min-height:200px;max-height:60vh}.kit-side .kit-panel .kit-log{max-height:none}.kit-panel .kit-turn{content-visibility:auto;contain-intrinsic-size:auto 8em}
