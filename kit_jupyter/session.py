@@ -419,7 +419,9 @@ class Session:
                     self._file.create(to_json(self.header) + b"\n" + lines)
                     self._unwritten_header = False
                 else:
-                    self._file.append(lines)
+                    brought_back = self._file.append(lines)
+                    if brought_back:
+                        self.warnings.append(f"{self._file.path} had been removed; it was written again, whole")
             kept = self._entries if self._is_whole else self._fresh
             for entry in entries:
                 kept[entry.id] = entry

@@ -4,8 +4,9 @@ Theory of operation
 -------------------
 The file comes into being whole, header and first entry, under its own name (written beside it and
 renamed), so that no reader ever meets half a header. Each later entry is one write at the end; one that
-fails is cut off again. The writer holds an advisory lock on a file beside the session, which names its
-process; a forked child never holds it.
+fails is cut off again. A file that is removed while we write to it is made again, with all of it: we still
+hold its bytes, and a talk that goes on must not end on no disk at all. The writer holds an advisory lock
+on a file beside the session, which names its process; a forked child never holds it.
 """
 
 from __future__ import annotations
@@ -202,17 +203,23 @@ class SessionFile:
             raise self._cannot_write(exc) from exc
         self._fd, self._size = fd, len(content)
 
-    def append(self, lines: bytes) -> None:
+    def append(self, lines: bytes) -> bool:
         """One write at the end; on failure nothing of it stays.
+
+        Returns
+        -------
+        bool
+            True if the file had been removed meanwhile and was made again, whole.
 
         Raises
         ------
         SessionError
-            If another process holds the file, or the disk refuses.
+            If another process holds the file, another file lies in its place, or the disk refuses.
         """
         self.acquire()
         if self._fd is None:
             raise SessionError(f"{self.path} is gone; was it removed? kit.fork() goes on in a new file", path=self.path)
+        brought_back = self._bring_back() if self._is_gone() else False
         if self._torn:  # end the torn line, so that it cannot swallow the next one
             lines = b"\n" + lines
         try:
@@ -225,6 +232,41 @@ class SessionFile:
             raise self._cannot_write(exc) from exc
         self._size += len(lines)
         self._torn = False
+        return brought_back
+
+    def _is_gone(self) -> bool:
+        assert self._fd is not None
+        try:
+            found = os.stat(self.path)
+        except (FileNotFoundError, NotADirectoryError):
+            return True
+        except OSError as exc:
+            raise self._cannot_write(exc) from exc
+        is_same = os.path.samestat(found, os.fstat(self._fd))
+        if found.st_size < self._size or (found.st_size != self._size and not is_same):
+            what = "was cut off" if is_same else "was replaced by another file"
+            raise SessionError(f"{self.path} {what} while it was open; kit.fork() goes on in a new one", path=self.path)
+        if is_same:
+            return False
+        os.close(self._fd)  # a copy of it, or a file system that counts anew: the same bytes
+        self._open()
+        return False
+
+    def _bring_back(self) -> bool:
+        old, size, torn = self._fd, self._size, self._torn
+        assert old is not None
+        try:
+            content = b"".join(_pieces(old, size))
+            if not self.lock_path.exists() and self._lock_fd is not None:  # its folder went, too
+                os.close(self._lock_fd)
+                self._lock_fd = None
+                self._lock_fd = self._lock()
+        except OSError as exc:
+            raise self._cannot_write(exc) from exc
+        self.create(content)
+        self._torn, self._synced = torn, -1
+        os.close(old)
+        return True
 
     def _cannot_write(self, exc: OSError) -> SessionError:
         return SessionError(
@@ -269,6 +311,18 @@ class SessionFile:
             self.release()
         except Exception:  # the interpreter may be going down
             pass
+
+
+def _pieces(fd: int, size: int) -> Iterator[bytes]:
+    """The first `size` bytes of an open file, whatever its name is now."""
+    at = 0
+    while at < size:
+        os.lseek(fd, at, os.SEEK_SET)
+        piece = os.read(fd, min(1 << 20, size - at))
+        if not piece:
+            return
+        at += len(piece)
+        yield piece
 
 
 def _write_whole(fd: int, content: bytes) -> None:

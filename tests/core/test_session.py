@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import random
+import shutil
 import signal
 import subprocess
 import sys
@@ -18,6 +19,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kit_jupyter import Kit, Session, SessionError
+from kit_jupyter.events import Warned
 from kit_jupyter.messages import (
     Assistant,
     CellRef,
@@ -294,6 +296,55 @@ async def test_deleting_under_a_running_kit_is_a_clear_error(make: Any) -> None:
 
     with pytest.raises(SessionError, match="is gone"):
         await kit.prompt("y")
+
+
+@pytest.mark.parametrize("what", ["file", "folder"])
+async def test_a_file_removed_under_a_running_kit_comes_back_whole(make: Any, what: str) -> None:
+    """Nothing of the talk is lost, it is told, and others can open it; the folder may have gone, too."""
+    kit, _ = make("a", "b", "c", session=None)
+    told: list[str] = []
+    kit.subscribe(lambda event: told.append(event.message), Warned)
+    await kit.prompt("x")
+    path = kit.session.path
+    if what == "file":
+        path.unlink()
+    else:
+        shutil.rmtree(path.parent)
+
+    await kit.prompt("y")
+    await kit.prompt("z")
+    kit.bus.settle()
+    kit.session.close()
+
+    assert [m.parts[0].text for m in Session.open(path).messages()] == ["x", "a", "y", "b", "z", "c"]
+    assert len([text for text in told if "had been removed" in text]) == 1
+
+
+@pytest.mark.parametrize("what", ["another", "cut", "copy"])
+async def test_a_file_put_in_the_place_of_the_open_one(make: Any, what: str) -> None:
+    """Other bytes are a clear error and stay as they are, and a fork goes on; a copy of the same bytes is used."""
+    kit, _ = make("a", "b", "c", session=None)
+    await kit.prompt("x")
+    path = kit.session.path
+    content = path.read_bytes()
+    if what == "cut":
+        os.truncate(path, 5)
+    else:
+        beside = path.with_suffix(".other")
+        beside.write_bytes(content if what == "copy" else b"{}\n")
+        beside.rename(path)
+
+    if what == "copy":
+        await kit.prompt("y")
+        kit.session.close()
+        assert len(Session.open(path).messages()) == 4
+        return
+    with pytest.raises(SessionError, match="while it was open"):
+        await kit.prompt("y")
+    assert path.read_bytes() == (content[:5] if what == "cut" else b"{}\n")
+    await kit.resume(await kit.fork())
+    await kit.prompt("z")
+    assert [m.parts[0].text for m in kit.messages if m.role == "user"] == ["x", "z"]
 
 
 # ---------------------------------------------------------------- reading from the end
