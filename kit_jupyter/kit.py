@@ -18,10 +18,15 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import Any, Self
 
+from kit_jupyter.errors import UsageError
 from kit_jupyter.handles import Handle
 from kit_jupyter.sync_verbs import SyncVerbs
 
 __all__ = ["Handle", "Kit"]
+
+
+class _NotCopied(UsageError, TypeError):
+    """Both, so that whoever tries things with pickle takes it for what it is."""
 
 
 class Kit(SyncVerbs):
@@ -97,6 +102,19 @@ class Kit(SyncVerbs):
             Where there is no notebook.
         """
         return importlib.import_module("kit_jupyter.jupyter.panel").open_for(self)
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        """Refused: copies and pickles would be two writers of one session.
+
+        Raises
+        ------
+        UsageError
+            Always, and a `TypeError` as for all that cannot be pickled; it names what to use instead.
+        """
+        raise _NotCopied(
+            "a Kit is one live session and cannot be copied or pickled; kit.sibling() makes a fresh one like it, "
+            "kit.fork() a session to go on with, and in another process Kit(session=kit.session_id) opens this one"
+        )
 
     def __enter__(self) -> Self:
         return self

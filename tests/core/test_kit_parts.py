@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import copy
+import pickle
 import time
 from types import SimpleNamespace
 from typing import Any
@@ -312,3 +314,14 @@ def test_a_whole_file_is_read_typed_as_it_is_read_on_touch(tmp_path: Any) -> Non
     ]
     assert typed[-2].body["mood"] == "good"
     assert len(Session.open(path).load_typed()) == len(typed)
+
+
+@pytest.mark.parametrize("make_one", [copy.copy, copy.deepcopy, pickle.dumps, lambda kit: copy.deepcopy({"a": [kit]})])
+def test_a_kit_is_not_copied(make: Any, make_one: Any) -> None:
+    """Two writers of one session: refused with what to use instead, and the Kit goes on as it was."""
+    kit, _ = make("a")
+
+    with pytest.raises(UsageError, match=r"kit\.sibling\(\).*kit\.fork\(\)"):
+        make_one(kit)
+
+    assert str(kit.prompt_sync("x")) == "a"
