@@ -174,7 +174,7 @@ def history_bytes(body: bytes) -> bytes:
     return MARK.sub(b"", text_of_body[:end].encode()).rstrip(b']}"')
 
 
-async def talk_of_twenty_turns(tmp_path):
+async def talk_of_twenty_turns(tmp_path, make_provider=ScriptedProvider, *, edits=True):
     """Twenty turns with three active extensions: a block each turn, a tool with state, a section from a file."""
 
     class Counter(Extension):
@@ -182,7 +182,8 @@ async def talk_of_twenty_turns(tmp_path):
             return f"messages so far: {len(ctx.kit.messages)}" if len(content) % 2 else None
 
         def edit_prompt(self, editor):
-            editor.append("user", f"(only now: {len(editor.messages)})")
+            if edits:
+                editor.append("user", f"(only now: {len(editor.messages)})")
 
     (tmp_path / "pyproject.toml").touch()
     (tmp_path / "AGENTS.md").write_text("Be brief.")
@@ -191,7 +192,7 @@ async def talk_of_twenty_turns(tmp_path):
         if turn % 3 == 0:
             replies.append([text("I note it."), tool_call("tasks", tasks=[{"title": f"task {turn}"}])])
         replies.append([text(f"answer {turn}")])
-    provider = ScriptedProvider(*replies)
+    provider = make_provider(*replies)
     kit = make(Clock(), Counter(), Tasks(), Rules(tmp_path), provider=provider)
     for turn in range(20):
         await kit.prompt("q" * (turn + 1))
@@ -234,13 +235,46 @@ def test_all_codecs_are_covered():
     assert set(registry._WIRES) == set(CODECS)
 
 
-async def test_a_provider_that_caches_prefixes_hits_always(tmp_path):
-    """S169: messages that were sent before are found again, all of them, in every request."""
-    requests, _ = await talk_of_twenty_turns(tmp_path)
-    stored = [without_transient(request).messages for request in requests]
+class Caches(ScriptedProvider):
+    """Knows what it was sent before, as a service's prompt cache does: counts the prefix it knows and the rest."""
 
-    for earlier, later in itertools.pairwise(stored):
-        assert later[: len(earlier)] == earlier
+    def __init__(self, *replies):
+        super().__init__(*replies)
+        self.known: list[str] = []
+        self.hits: list[tuple[int, int]] = []  # characters found again, of those that were there to be found
+
+    async def stream(self, request):
+        pieces = [request.system, repr(request.tools), *(repr((m.role, m.parts)) for m in request.messages)]
+        same = list(itertools.takewhile(lambda pair: pair[0] == pair[1], zip(self.known, pieces, strict=False)))
+        self.hits.append((sum(len(piece) for piece, _ in same), sum(map(len, self.known))))
+        self.known = pieces
+        async for delta in super().stream(request):
+            yield delta
+
+
+async def test_a_provider_that_caches_prefixes_hits_always(tmp_path):
+    """S169: a provider that counts its cached prefix finds all of it again in each request while blocks are added."""
+    requests, kit = await talk_of_twenty_turns(tmp_path, Caches, edits=False)
+    hits = kit._provider_given.hits
+
+    assert len(hits) == len(requests) == 27
+    assert all(found == before for found, before in hits)
+    assert hits[-1][0] > hits[1][0] > 0
+
+
+async def test_the_counting_provider_sees_a_lost_cache(tmp_path):
+    """S169, S130: the counter itself counts: a message put before the history is a miss at each step."""
+
+    class Breaks(Extension):
+        def edit_prompt(self, editor):
+            editor.prepend("user", f"now {len(editor.messages)}")
+
+    provider = Caches("a", "b", "c")
+    kit = make(Breaks(), provider=provider)
+    for words in "xyz":
+        await kit.prompt(words)
+
+    assert all(found < before for found, before in provider.hits[1:])
 
 
 async def test_an_earlier_block_is_never_rewritten_or_removed(tmp_path):
