@@ -5,7 +5,8 @@ Theory of operation
 A describer is found by the names of the object's classes, so no library is ever imported here: an
 object of pandas means that pandas is loaded. Describers look at shapes, dtypes and the first few
 rows; nothing scans, copies or loads data, so a frame of a gigabyte costs milliseconds. An object
-with ``_repr_llm_()`` speaks for itself. `register` adds describers for other types.
+with ``_repr_llm_()`` speaks for itself; other methods that the user wrote, ``__repr__`` among them, are
+not called. `register` adds describers for other types.
 
 The words of `register` and ``_repr_llm_`` follow IPython's formatters; that an object may describe
 itself to a model was asked for by users of other assistants.
@@ -18,13 +19,16 @@ import inspect
 import itertools
 import math
 import types
+from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, get_args
 
 from kit_jupyter.masking import shortened
 from kit_jupyter.messages import Part, TextPart
 from kit_jupyter.printed import clip
-from kit_jupyter.tool_value import media_of, parts_of, safe_repr
+from kit_jupyter.tool_value import media_of, parts_of
+from kit_jupyter.tool_value import safe_repr as _any_repr
+from kit_jupyter.tools.pysurvey import runs_code
 
 __all__ = ["brief", "describe", "register", "size_text"]
 
@@ -167,6 +171,14 @@ def _type_name(obj: Any) -> str:
     return cls.__qualname__ if module in ("builtins", "__main__") else f"{module}.{cls.__qualname__}"
 
 
+def safe_repr(value: Any) -> str:
+    """A repr that runs nothing of the user's; one they wrote is not called."""
+    kinds = {type(value), *map(type, itertools.islice(value, 100))} if type(value) is deque else {type(value)}
+    if any(map(runs_code, kinds)):
+        return f"<{_type_name(value)}>"
+    return _any_repr(value)
+
+
 def size_text(size: float) -> str:
     """Bytes as a person writes them.
 
@@ -228,17 +240,23 @@ def _bounded_repr(value: Any, limit: int, depth: int = 2) -> str:
 
 
 def _is_large(value: Any) -> bool:
-    return str(type(value).__module__).split(".")[0] in {
-        "pandas",
-        "polars",
-        "numpy",
-        "torch",
-        "xarray",
-        "pyarrow",
-    } and (hasattr(value, "shape") and _shape_of(value) != ())
+    return (
+        str(type(value).__module__).split(".")[0]
+        in {
+            "pandas",
+            "polars",
+            "numpy",
+            "torch",
+            "xarray",
+            "pyarrow",
+        }
+        and _shape_of(value) != ()
+    )
 
 
 def _shape_of(value: Any) -> tuple[Any, ...]:
+    if runs_code(type(value), ("shape", "dtype", "__getattr__", "__getattribute__")):
+        return ()
     try:
         return tuple(value.shape)
     except Exception:
@@ -508,10 +526,16 @@ def _sparse(matrix: Any, page: Page) -> None:
 
 def _tensor(tensor: Any, page: Page) -> None:
     shape = " x ".join(f"{n:,}" for n in tensor.shape) or "scalar"
-    memory = tensor.element_size() * tensor.nelement()
+    layout = str(getattr(tensor, "layout", "torch.strided"))
+    is_plain = layout == "torch.strided" and not getattr(tensor, "is_quantized", False)
+    if layout == "torch.sparse_coo":
+        memory = tensor._nnz() * (8 * tensor.sparse_dim() + tensor.element_size())
+    else:
+        memory = tensor.element_size() * tensor.nelement()
     grad = ", requires grad" if tensor.requires_grad else ""
+    grad += "" if layout == "torch.strided" else f", {layout}"
     page.line(f"{_type_name(tensor)}, shape {shape}, {tensor.dtype}, on {tensor.device}{grad}, {size_text(memory)}")
-    if str(tensor.device) == "cpu" and tensor.nelement():
+    if is_plain and str(tensor.device) == "cpu" and tensor.nelement():
         corner = _corner(tensor.detach())
         page.line(
             f"values: {', '.join(_value(v) for v in corner[:12].tolist())}{', …' if tensor.nelement() > 12 else ''}"

@@ -28,7 +28,7 @@ from typing import Any
 
 from kit_jupyter.masking import is_secret_pair, secret_in
 
-__all__ = ["MAX_ITEMS", "Survey", "is_known", "survey"]
+__all__ = ["MAX_ITEMS", "Survey", "is_known", "runs_code", "survey"]
 
 MAX_ITEMS = 20_000
 MAX_CHARS = 2_000_000
@@ -340,7 +340,7 @@ class _Walk:
             return
         kind = type(item)
         if kind not in self._showing:
-            self._showing[kind] = _runs_code(kind)
+            self._showing[kind] = runs_code(kind)
         found.runs_code |= self._showing[kind]
         if isinstance(item, type):
             return
@@ -371,14 +371,24 @@ def _listed(keys: Any) -> list[Any]:
 # ---------------------------------------------------------------- whose code
 
 
-def _runs_code(kind: type) -> bool:
-    """Whether showing an instance runs code that is no library's."""
-    for name in _SHOWING:
+def runs_code(kind: type, names: Iterable[str] = _SHOWING) -> bool:
+    """Whether showing an instance of `kind` (or using its members `names`) runs code that is no library's.
+
+    Examples
+    --------
+    >>> import fractions
+    >>> loud = type("Loud", (), {"__repr__": eval("lambda self: '!'")})
+    >>> runs_code(loud), runs_code(fractions.Fraction)
+    (True, False)
+    """
+    for name in names:
         for cls in type.__getattribute__(kind, "__mro__"):
             if name in vars(cls):
                 if _is_written(vars(cls)[name]):
                     return True
                 break
+    if names is not _SHOWING:
+        return False
     if (kind.__module__, kind.__name__) == ("pandas.io.formats.style", "Styler"):
         return True  # its formats may be functions, called for each cell
     made = vars(kind).get("__pydantic_decorators__")
