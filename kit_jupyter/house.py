@@ -115,7 +115,7 @@ class History:
         """As `from_branch`."""
         if extends(stored, self._stored):
             more = from_branch(stored[len(self._stored) :])
-            shown = (*self._shown, *more)
+            shown = self._shown + more  # one copy of the pointers; a display with stars makes two
         else:
             more = shown = from_branch(stored)
         if not any(message.origin == "repair" for message in more):
