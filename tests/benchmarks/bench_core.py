@@ -320,8 +320,9 @@ def _row_17(folder: Path) -> None:
         session.close()
     a, b = statistics.median(rounds_floor), statistics.median(rounds_ours)
     growth = statistics.median(last) / statistics.median(first)
+    floor = "json" if dumps is json_dumps else "orjson"
     print(
-        f"row 17  append: {dumps.__module__ or 'orjson'} + flush {a:.1f} µs, session {b:.1f} µs   ratio {b / a:.2f} (budget 2.0); "
+        f"row 17  append: {floor} + flush {a:.1f} µs, session {b:.1f} µs   ratio {b / a:.2f} (budget 2.0); "
         f"fourth thousand ÷ first: {growth:.2f}"
     )
 
