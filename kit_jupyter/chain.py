@@ -18,7 +18,7 @@ from kit_jupyter.messages import ToolCallPart
 from kit_jupyter.prompt import PromptEditor, PromptMessage
 from kit_jupyter.tool import ToolOutcome
 
-__all__ = ["Chains", "Handler", "as_guest", "current_guest", "name_of", "type_of"]
+__all__ = ["Chains", "Handler", "as_guest", "current_guest", "name_of", "told", "type_of"]
 
 T = TypeVar("T")
 _guest: contextvars.ContextVar[str] = contextvars.ContextVar("kit_guest", default="")
@@ -46,7 +46,20 @@ def name_of(thing: object) -> str:
 
 def type_of(value: object) -> str:
     """A value's type and look, for an error's text."""
-    return f"{type(value).__name__} {value!r}"[:120]
+    try:
+        look = repr(value)
+    except Exception:  # a guest's own class
+        look = "(without a repr)"
+    return f"{type(value).__name__} {look}"[:120]
+
+
+def told(exc: BaseException) -> str:
+    """An error's type and words, for an error's text; a guest's own class may have none to show."""
+    try:
+        words = str(exc)
+    except Exception:
+        words = "(its text cannot be shown)"
+    return f"{type(exc).__name__}: {words}"
 
 
 @dataclass(slots=True, eq=False)

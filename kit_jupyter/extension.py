@@ -30,7 +30,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final, cast
 
-from kit_jupyter.chain import Chains, Handler, as_guest, current_guest, name_of, type_of
+from kit_jupyter.chain import Chains, Handler, as_guest, current_guest, name_of, told, type_of
 from kit_jupyter.errors import ExtensionError, KitError, UsageError
 from kit_jupyter.guest import Extension, ExtensionContext, ExtensionProtocol, KitView, once, reference_block
 from kit_jupyter.guestcall import GuestTimeout, call, call_blocking
@@ -428,9 +428,7 @@ class ExtensionHost(Chains):
         except KitError:
             raise
         except Exception as exc:
-            raise ExtensionError(
-                f"{guest.name}.{hook} failed: {type(exc).__name__}: {exc}", extension=guest.name, hook=hook
-            ) from exc
+            raise ExtensionError(f"{guest.name}.{hook} failed: {told(exc)}", extension=guest.name, hook=hook) from exc
 
     def bind(
         self,
@@ -475,7 +473,7 @@ class ExtensionHost(Chains):
     # -- reports
 
     def _report(self, owner: str, hook: str, exc: BaseException | str) -> ExtensionError:
-        what = exc if isinstance(exc, str) else str(exc) if isinstance(exc, GuestTimeout) else _told(exc)
+        what = exc if isinstance(exc, str) else str(exc) if isinstance(exc, GuestTimeout) else told(exc)
         error = ExtensionError(f"{owner}.{hook} failed: {what}", extension=owner, hook=hook)
         if isinstance(exc, BaseException):
             error.__cause__ = exc
@@ -629,10 +627,6 @@ class ExtensionHost(Chains):
 
 async def _awaiting(value: Any) -> Any:
     return await value
-
-
-def _told(exc: BaseException) -> str:
-    return f"{type(exc).__name__}: {exc}"
 
 
 def _timeout_of(extension: Any) -> float | None:
