@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import html
+import json
 import threading
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
 from kit_jupyter.errors import ToolError
 from kit_jupyter.extension import Configurator, Extension, ExtensionContext
+from kit_jupyter.extensions._branch import Place
 from kit_jupyter.extensions._tool import GuestTool
 from kit_jupyter.trifecta import Legs
 
@@ -34,7 +37,8 @@ class Task:
 class Tasks(Extension):
     """Gives the model one tool, ``tasks``, that writes its whole task list.
 
-    Each change is a ``tasks.list_changed`` event; a clear empties the list.
+    Each change is a ``tasks.list_changed`` event; a clear empties the list. On another branch, or in a
+    session that is gone on with, the list is the one that was written there.
 
     Examples
     --------
@@ -49,6 +53,7 @@ class Tasks(Extension):
         self._ctx: ExtensionContext | None = None
         self._items: tuple[Task, ...] = ()
         self._lock = threading.Lock()
+        self._place = Place()
 
     @property
     def items(self) -> tuple[Task, ...]:
@@ -60,15 +65,26 @@ class Tasks(Extension):
         c.add_tool(GuestTool(self.write, name="tasks", legs=Legs(), parallel_safe=False))
 
     def bind(self, ctx: ExtensionContext) -> None:
-        """Keep the context, for the events."""
+        """Keep the context, for the events; take up the list of a session that is gone on with."""
         self._ctx = ctx
+        history = ctx.kit.history
+        self._place.look(history)
+        if found := self._written_in(history):
+            self._set(found)
 
     def system_prompt_snippets(self) -> list[str]:
         """One sentence, always the same."""
         return ["For work of three steps or more, keep a task list with the tasks tool, and keep it current as you go."]
 
+    def on_user_message(self, ctx: ExtensionContext, content: str) -> None:
+        """After a move to another branch or session, take up the list that was written there."""
+        history = ctx.kit.history
+        if not self._place.look(history):
+            self._set(self._written_in(history))
+
     def on_conversation_reset(self, ctx: ExtensionContext) -> None:
         """Empty the list, and say so."""
+        self._place.forget()
         self._set(())
 
     def write(self, tasks: list[Task]) -> str:
@@ -87,6 +103,20 @@ class Tasks(Extension):
             raise ToolError("every task needs a title")
         self._set(tuple(tasks))
         return str(self) or "the list is empty"
+
+    def _written_in(self, history: Sequence[Any]) -> tuple[Task, ...]:
+        for message in reversed(history):
+            for call in reversed(getattr(message, "tool_calls", ())):
+                if call.name != "tasks":
+                    continue
+                try:
+                    wanted = json.loads(call.arguments)["tasks"]
+                    found = tuple(Task(str(one["title"]), one.get("status", "open")) for one in wanted)
+                except (ValueError, KeyError, TypeError, AttributeError):
+                    continue  # it was refused then, too
+                if all(task.status in _MARKS and task.title.strip() for task in found) and len(found) <= _LIMIT:
+                    return found
+        return ()
 
     def _set(self, tasks: tuple[Task, ...]) -> None:
         with self._lock:  # so that events tell changes in the order in which they were made

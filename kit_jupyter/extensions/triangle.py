@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from kit_jupyter.extension import Extension, ExtensionContext
+from kit_jupyter.extension import BeforeTurn, Extension, ExtensionContext
 from kit_jupyter.permissions import Approval, Decision, Policy, Question, policy_of
 from kit_jupyter.tool import Tool, ToolContext
 from kit_jupyter.trifecta import ALL_LEGS, Legs, closes_triangle
@@ -74,6 +74,10 @@ class TrianglePolicy:
         inner = getattr(self.inner, "always_asks", None)
         return callable(inner) and bool(inner(tool, arguments))
 
+    def take_in(self, legs: Legs | None) -> None:
+        """Count what came in before this policy watched; None for not declared."""
+        self._record.add(self._undeclared if legs is None else legs)
+
     def remember(self, question: Question, approval: Approval) -> None:
         """Hand an answer on to the inner policy."""
         self.inner.remember(question, approval)
@@ -108,7 +112,7 @@ class _Record:
 
 
 class TriangleGuard(Extension):
-    """Has a `TrianglePolicy` begin anew at each clear.
+    """Has a `TrianglePolicy` begin anew at each clear, and know what a session brings along that is gone on with.
 
     Examples
     --------
@@ -124,6 +128,21 @@ class TriangleGuard(Extension):
 
     def __init__(self, inner: Any = None, *, undeclared: Legs = ALL_LEGS) -> None:
         self.policy = TrianglePolicy(inner, undeclared=undeclared)
+        self._ctx: ExtensionContext | None = None
+
+    def bind(self, ctx: ExtensionContext) -> None:
+        """Keep the context."""
+        self._ctx = ctx
+
+    def before_turn(self, turn: BeforeTurn) -> None:
+        """Count the calls that the conversation holds: it may have been opened, or moved to another branch."""
+        if self._ctx is None:
+            return
+        tools, messages = self._ctx.kit.tools, self._ctx.kit.messages
+        called = {call.name for message in messages for call in getattr(message, "tool_calls", ())}
+        answered = {message.name for message in messages if message.role == "tool" and not message.is_error}
+        for name in called & (tools.keys() | answered):  # a name that the model made up brought nothing in
+            self.policy.take_in(tools[name].legs if name in tools else None)
 
     def on_conversation_reset(self, ctx: ExtensionContext) -> None:
         """What came in has gone."""

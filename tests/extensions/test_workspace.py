@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
 
 import pytest
 
-from kit_jupyter import Kit
+from kit_jupyter import Kit, Session
 from kit_jupyter.errors import ToolError
 from kit_jupyter.extensions.workspace import Workspace
 from kit_jupyter.messages import ToolCallPart
@@ -160,3 +161,57 @@ def test_through_a_kit(space):
     assert results[0] == "read a.py before you edit it"
     assert results[2] == "edited a.py"
     assert str(space.root) in provider.requests[0].system
+
+
+@pytest.mark.parametrize("move", ["branch", "other session"])
+async def test_a_file_read_on_another_branch_must_be_read_again(tmp_path, move):
+    """S216: where the talk does not hold the file, the model has not seen it."""
+    (tmp_path / "a.txt").write_text("one")
+    workspace = Workspace(tmp_path)
+    edit = [tool_call("workspace_edit", path="a.txt", old="one", new="two")]
+    provider = ScriptedProvider([tool_call("workspace_read", path="a.txt")], "read", edit, "no", repeat_last=True)
+    kit = Kit(provider=provider, session="memory", extensions=[workspace], permissions="auto")
+    await kit.prompt("read it")
+    if move == "branch":
+        await kit.branch(None)
+    else:
+        await kit.resume(Session.memory())
+
+    await kit.prompt("change it")
+
+    result = provider.last_request.messages[-1].parts[0]
+    assert "before you edit it" in result.parts[0].text
+    assert (tmp_path / "a.txt").read_text() == "one"
+
+
+async def test_a_fork_keeps_what_was_read(tmp_path):
+    """S216: a fork holds the same talk up to there."""
+    (tmp_path / "a.txt").write_text("one")
+    workspace = Workspace(tmp_path)
+    edit = [tool_call("workspace_edit", path="a.txt", old="one", new="two")]
+    provider = ScriptedProvider([tool_call("workspace_read", path="a.txt")], "read", edit, "ok")
+    kit = Kit(provider=provider, session="memory", extensions=[workspace], permissions="auto")
+    await kit.prompt("read it")
+    await kit.resume(await kit.fork())
+
+    await kit.prompt("change it")
+
+    assert (tmp_path / "a.txt").read_text() == "two"
+
+
+def test_a_list_does_not_name_what_lies_behind_a_link_out(tmp_path):
+    """Bad input: a link in the workspace to a folder outside; a pipe is not waited for."""
+    outside = tmp_path / "outside"
+    outside.mkdir()
+    (outside / "secret.txt").touch()
+    root = tmp_path / "root"
+    root.mkdir()
+    (root / "in.txt").touch()
+    (root / "link").symlink_to(outside)
+    os.mkfifo(root / "pipe")
+    workspace = Workspace(root)
+
+    assert workspace.list_files(".", "**/*").splitlines() == ["in.txt", "pipe"]
+    assert workspace.list_files(".", "link/*") == "(nothing)"
+    with pytest.raises(ToolError, match="no regular file"):
+        workspace.read("pipe")
