@@ -166,7 +166,7 @@ class Memory(Extension):
             self._kept = left
         self.flush()
         with self._lock:
-            self._rewrite()
+            self._rewrite(memory_id)
         return f"forgot {memory_id}"
 
     # -- looking up
@@ -237,14 +237,18 @@ class Memory(Extension):
 
     def _append(self, one: Remembered) -> None:
         self.folder.mkdir(parents=True, exist_ok=True)
-        with open(self.path, "a", encoding="utf-8", opener=_private) as file:
-            file.write(_line(one))
+        with open(self.path, "ab+", opener=_private) as file:
+            torn = file.seek(0, os.SEEK_END) and (file.seek(-1, os.SEEK_END), file.read(1))[1] != b"\n"
+            # The end of a line that a dying kernel left torn, so that it does not swallow this one.
+            file.write((b"\n" if torn else b"") + _line(one).encode())
 
-    def _rewrite(self) -> None:
+    def _rewrite(self, forgotten: str) -> None:
+        # What is on disk, not what we know: other kernels write to it, too.
+        left = [one for one in self._load() if one.id != forgotten]
         self.folder.mkdir(parents=True, exist_ok=True)
-        temporary = self.path.with_suffix(".tmp")
+        temporary = self.path.with_suffix(f".{os.getpid()}.tmp")
         with open(temporary, "w", encoding="utf-8", opener=_private) as file:
-            file.writelines(_line(one) for one in self._kept)
+            file.writelines(_line(one) for one in left)
         os.replace(temporary, self.path)
 
     def _load(self) -> list[Remembered]:

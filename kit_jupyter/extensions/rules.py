@@ -31,7 +31,8 @@ class Rules(Extension):
 
     Notes
     -----
-    No file: no section. A file longer than 32 000 characters is cut, and the section says so. A file
+    No file: no section. A link in the project that leads out of it is not followed, with a warning: it could
+    point to your secrets. A file longer than 32 000 characters is cut, and the section says so. A file
     of the project may have been written by others; the trifecta report counts it as soft untrusted text.
 
     Examples
@@ -58,8 +59,15 @@ class Rules(Extension):
         root = project_root(here)
         between = [folder for folder in (here, *here.parents) if folder == root or root in folder.parents]
         folders = [config_dir(), *reversed(between)]
-        candidates = (folder / name for name in self._names for folder in folders)
-        return tuple(dict.fromkeys(path for path in candidates if path.is_file()))
+        candidates = dict.fromkeys(folder / name for name in self._names for folder in folders)
+        return tuple(path for path in candidates if path.is_file() and self._stays(path, root))
+
+    def _stays(self, path: Path, root: Path) -> bool:
+        if path.parent == config_dir() or root in path.resolve().parents:
+            return True
+        if self._ctx is not None:
+            self._ctx.warn(f"{path} is a link that leads out of the project, to {path.resolve()}; it is not used")
+        return False
 
     def system_prompt_snippets(self) -> list[str]:
         """One section per file, as it is on disk now."""

@@ -158,3 +158,53 @@ def test_recall_can_be_switched_off(tmp_path, hosted):
     assert silent.on_user_message(None, "my telescopes") is None
     assert reader.on_user_message(None, "my telescopes") is None
     assert reader.memories == ()
+
+
+def test_a_torn_line_does_not_swallow_the_next(memory, hosted):
+    """Bad input: a kernel died while writing; what is remembered after is there for the next."""
+    memory.folder.mkdir(parents=True)
+    memory.path.write_bytes(b'{"id": "mem_2", "ti')
+    hosted(memory)
+    memory.remember("After the crash.")
+    memory.flush()
+
+    again = Memory(memory.folder)
+    hosted(again)
+    assert [one.text for one in again.memories] == ["After the crash."]
+
+
+def test_forgetting_in_one_kernel_keeps_what_another_has_written(memory, hosted):
+    """Two kernels of one project: the file is not written over with what one of them knows."""
+    hosted(memory)
+    memory.remember("From the first.")
+    memory.flush()
+    other = Memory(memory.folder)
+    hosted(other)
+    mine = memory.remember("To be forgotten.").removeprefix("remembered as ")
+    other.remember("From the second.")
+    other.flush()
+
+    memory.forget(mine)
+
+    lines = [json.loads(line)["text"] for line in memory.path.read_text().splitlines()]
+    assert lines == ["From the first.", "From the second."]
+
+
+@pytest.mark.parametrize("move", ["clear", "branch", "fork"])
+async def test_moving_in_the_tree_forgets_nothing_and_records_once(memory, move):
+    """S175, S217: queue and memories are of the person, not of the conversation."""
+    kit = Kit(provider=ScriptedProvider("a", "b", repeat_last=True), session="memory", extensions=[memory])
+    await kit.prompt("My boat is called Argo.")
+    if move == "clear":
+        await kit.clear_conversation()
+    elif move == "branch":
+        await kit.branch(None)
+    else:
+        await kit.resume(await kit.fork())
+    await kit.prompt("What is my boat called?")
+    memory.flush()
+
+    assert len(memory.path.read_text().splitlines()) == 2
+    blocks = [m for m in kit.messages if m.role == "user" and m.source]
+    assert "Argo" in blocks[-1].parts[0].text
+    await kit.aclose()

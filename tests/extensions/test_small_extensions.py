@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
+
 import pytest
 
-from kit_jupyter import Kit
-from kit_jupyter.errors import BadArguments, ToolError
-from kit_jupyter.events import Domain, Reset
+from kit_jupyter import Kit, Session
+from kit_jupyter.errors import BadArguments, KitError, ToolError
+from kit_jupyter.events import Domain, Reset, Warned
 from kit_jupyter.extensions.rules import Rules
 from kit_jupyter.extensions.system_info import SystemInfo, probe
 from kit_jupyter.extensions.tasks import LIST_CHANGED, Task, Tasks
@@ -171,3 +173,90 @@ def test_the_probe_tells_python_kernel_packages_and_hardware():
     assert lines[0].startswith(f"Python {platform.python_version()}, ipykernel")
     assert "core" in lines[1]
     assert any(line.startswith("Installed: ") for line in lines)
+
+
+# ---------------------------------------------------------------- on other branches and sessions
+
+
+def with_tasks(*replies, **more):
+    tasks = Tasks()
+    kit = Kit(provider=ScriptedProvider(*replies), extensions=[tasks], **{"session": "memory", **more})
+    return kit, tasks
+
+
+def listing(title):
+    return [tool_call("tasks", tasks=[{"title": title, "status": "doing"}])]
+
+
+async def test_the_list_follows_the_branch():
+    """S174: back before it was written it is empty, forward again it is there; each change is told."""
+    kit, tasks = with_tasks(listing("Load"), "ok", listing("Fit"), "ok", "a", "b", "c")
+    await kit.prompt("one")
+    after_one = kit.session.leaf
+    await kit.prompt("two")
+    after_two = kit.session.leaf
+    told = []
+    kit.subscribe(lambda e: told.append([one["title"] for one in e.content]), Domain, inline=True)
+
+    for leaf, titles in ((after_one, ["Load"]), (None, []), (after_two, ["Fit"])):
+        await kit.branch(leaf)
+        await kit.prompt("go on")
+        assert [task.title for task in tasks.items] == titles
+    assert told == [["Load"], [], ["Fit"]]
+
+
+async def test_the_list_of_a_resumed_session_is_taken_up_and_a_strangers_is_not(tmp_path, monkeypatch):
+    """S174: a new Kit on the file, and a Kit that goes on with another session."""
+    monkeypatch.setenv("KIT_DATA_DIR", str(tmp_path))
+    kit, _ = with_tasks(listing("Load"), "ok", session=None)
+    await kit.prompt("one")
+    path = kit.session.path
+    await kit.aclose()
+
+    again, resumed = with_tasks("ok", session=path)
+    assert [task.title for task in resumed.items] == ["Load"]
+    fork = await again.fork()
+    await again.resume(Session.memory())
+    await again.prompt("else")
+    assert resumed.items == ()
+    await again.resume(fork)
+    with contextlib.suppress(KitError):  # the script has ended; the hook came before
+        await again.prompt("back")
+    assert [task.title for task in resumed.items] == ["Load"]
+    await again.aclose()
+
+
+async def test_a_list_that_you_wrote_yourself_stays():
+    """A list written by code is not in the talk; a message does not undo it."""
+    kit, tasks = with_tasks("a", "b")
+    tasks.write([Task("Mine")])
+    await kit.prompt("one")
+    await kit.prompt("two")
+
+    assert [task.title for task in tasks.items] == ["Mine"]
+
+
+def test_rules_that_are_a_link_out_of_the_project_are_not_read(tmp_path):
+    """Bad input: AGENTS.md of a clone that points to your secrets; a link within the project is fine."""
+    secret = tmp_path / "secret"
+    secret.write_text("the key")
+    project = tmp_path / "project"
+    project.mkdir()
+    (project / "pyproject.toml").touch()
+    (project / "AGENTS.md").symlink_to(secret)
+    (project / "docs.md").write_text("Be kind.")
+    (project / "MACHINE.md").symlink_to("docs.md")
+    told = []
+    kit = Kit(
+        provider=ScriptedProvider("a"),
+        session="memory",
+        extensions=[Rules(project)],
+        configure=lambda c: c.add_listener(lambda e: told.append(e.message), Warned),
+    )
+
+    kit.clear_conversation_sync()
+    kit.bus.settle()
+
+    assert "the key" not in kit.system
+    assert "Be kind." in kit.system
+    assert [text for text in told if "leads out of the project" in text]
