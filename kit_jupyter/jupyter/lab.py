@@ -21,6 +21,7 @@ from __future__ import annotations
 import asyncio
 import re
 import threading
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -51,6 +52,7 @@ OPS = (
 KINDS = ("call", "keymap", "completion", "command")
 
 CLAIM_SECONDS = 5.0
+SHOW_SECONDS = 10.0
 COMPLETION_CHARACTERS = 2000
 COMPLETION_SYSTEM = (
     "You complete Python code in a notebook. You get the code before the cursor and the code after it. "
@@ -309,6 +311,26 @@ class Lab:
         view = self._panel_view()
         engine.call(view._heard, None, message, None)
         return {}
+
+    def show_chat(self, otherwise: Callable[[], object]) -> bool:
+        """Let a page show the chat, for a question that waits there; `otherwise` if none does. Any thread.
+
+        Returns
+        -------
+        bool
+            False when no page is known at all; then `otherwise` is not called.
+        """
+        if not self.is_attached:
+            return False
+
+        async def asking() -> None:
+            try:
+                await self.call("show_chat", {}, timeout_seconds=SHOW_SECONDS)
+            except ToolError:
+                otherwise()
+
+        engine.start(asking())
+        return True
 
     async def _new_conversation(self) -> None:
         kit = self.nb.kit()

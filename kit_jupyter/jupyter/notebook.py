@@ -419,7 +419,9 @@ class Notebook:
             timer.daemon = True
             timer.start()
             return
-        ask_by_stdin(run, call_id)
+        # Messages of the view wait for the cell here. The chat at the side answers by the control channel.
+        if self.lab is None or not self.lab.show_chat(lambda: ask_by_stdin(run, call_id)):
+            ask_by_stdin(run, call_id)
 
     # -- verbs: what a browser, the control channel or a magic in another cell may say; any thread
 

@@ -20,10 +20,21 @@ export interface CellText {
 export interface Edit {
   readonly id: string;
   readonly kind: 'edit' | 'insert' | 'delete' | 'move' | 'clear';
+  /** Text that went and text that came: of the cell, or of its outputs when they were cleared. */
   readonly before: string;
   readonly after: string;
+  /** Where a cell stands or stood: its neighbours' ids, and for a move the way in words. */
+  readonly beside: Beside;
+  readonly way: string;
   /** Take it back; says why when it cannot be. */
   undo(): void;
+  /** Whether somebody took it back otherwise, by Ctrl+Z for example. */
+  isUndone(): boolean;
+}
+
+export interface Beside {
+  readonly above: string | null;
+  readonly below: string | null;
 }
 
 type Spec = { cell_type: string; source: string; id?: string; metadata?: Record<string, unknown>; outputs?: unknown[] };
@@ -64,10 +75,11 @@ export class Cells {
     const made = this.notebook.insertCell(index, { cell_type: type, source, metadata: {} } as never);
     this.stop();
     const { id } = made; // a move puts another object in the place of this one
-    return this.edit('insert', id, '', source, () => {
+    const undo = (): void => {
       this.expect(id, source);
       this.take(id);
-    });
+    };
+    return this.edit({ kind: 'insert', id, after: source, undo, isUndone: () => !this.has(id) });
   }
 
   /** Replace `old`, which must occur exactly once, by `text`; without `old` the whole source. */
@@ -84,25 +96,28 @@ export class Cells {
       this.write(cell, before, before.slice(0, at) + text + before.slice(at + old.length));
     }
     const after = cell.source;
-    return this.edit('edit', id, before, after, () => {
+    const undo = (): void => {
       this.expect(id, after);
       this.write(this.find(id).cell, after, before);
-    });
+    };
+    return this.edit({ kind: 'edit', id, before, after, undo, isUndone: () => this.has(id) && this.find(id).cell.source === before });
   }
 
   delete(id: string): Edit {
     const { cell, index } = this.find(id);
     const kept = cell.toJSON() as unknown as Spec;
     const before = cell.source;
+    const beside = this.beside(id);
     const left = this.take(id);
-    return this.edit('delete', id, before, '', () => {
-      if (this.notebook.cells.some(other => other.id === id)) throw new CellError('the cell is there again');
+    const undo = (): void => {
+      if (this.has(id)) throw new CellError('the cell is there again');
       this.stop();
       this.notebook.insertCell(Math.min(index, this.notebook.cells.length), { ...kept, id } as never);
       const empty = this.notebook.cells.findIndex(other => other.id === left && !other.source);
       if (empty >= 0) this.notebook.deleteCell(empty);
       this.stop();
-    });
+    };
+    return this.edit({ kind: 'delete', id, before, beside, undo, isUndone: () => this.has(id) });
   }
 
   move(id: string, where: { after?: string; before?: string }): Edit {
@@ -111,32 +126,68 @@ export class Cells {
     if (!anchor) throw new CellError('say after or before which cell');
     if (anchor === id) throw new CellError('a cell cannot be moved beside itself');
     const target = this.find(anchor).index;
+    const from = this.beside(id);
+    const way = `from ${this.place(from)}`;
     // `moveCell` takes the index that the cell has afterwards.
     const left = target < index ? target : target - 1;
     const to = where.before ? left : left + 1;
     this.shift(index, to);
-    return this.edit('move', id, '', '', () => this.shift(this.find(id).index, Math.min(index, this.notebook.cells.length - 1)));
+    const is = (beside: Beside): boolean => beside.above === from.above && beside.below === from.below;
+    return this.edit({
+      kind: 'move',
+      id,
+      way: `${way} to ${this.place(this.beside(id))}`,
+      undo: () => this.shift(this.find(id).index, this.indexBeside(id, from, index)),
+      isUndone: () => this.has(id) && index !== to && is(this.beside(id))
+    });
   }
 
+  /** Clears outputs; one change for each cell that had any. */
   clear(ids?: readonly string[]): Edit[] {
     const cells = ids?.length ? ids.map(id => this.find(id).cell) : [...this.notebook.cells];
     return cells
       .filter(cell => cell.cell_type === 'code')
-      .map(cell => {
-        const code = cell as ISharedCodeCell;
-        const [id, outputs, count] = [cell.id, code.getOutputs(), code.execution_count];
+      .map(cell => cell as ISharedCodeCell)
+      .filter(code => code.getOutputs().length > 0 || code.execution_count !== null)
+      .map(code => {
+        const [id, outputs, count] = [code.id, code.getOutputs(), code.execution_count];
         this.notebook.transact(() => {
           code.setOutputs([]);
           code.execution_count = null;
         });
-        return this.edit('clear', id, '', '', () => {
+        const undo = (): void => {
           const again = this.find(id).cell as ISharedCodeCell;
+          if (again.getOutputs().length) throw new CellError('the cell was run since; its outputs now stay');
           this.notebook.transact(() => {
             again.setOutputs(outputs);
             again.execution_count = count;
           });
-        });
+        };
+        return this.edit({ kind: 'clear', id, before: outputs.map(wordsOf).join('\n'), undo, isUndone: () => false });
       });
+  }
+
+  has(id: string): boolean {
+    return this.notebook.cells.some(cell => cell.id === id);
+  }
+
+  private beside(id: string): Beside {
+    const { index } = this.find(id);
+    return { above: this.notebook.cells[index - 1]?.id ?? null, below: this.notebook.cells[index + 1]?.id ?? null };
+  }
+
+  /** A place in words: below the first words of the cell above. */
+  private place({ above }: Beside): string {
+    if (above === null) return 'the top';
+    const [first] = this.find(above).cell.source.trim().split('\n', 1);
+    return `below ${first ? `“${first.length > 40 ? `${first.slice(0, 40)}…` : first}”` : 'an empty cell'}`;
+  }
+
+  /** Where a cell stood: beside its old neighbours while they are there, else at its old index. */
+  private indexBeside(id: string, { above, below }: Beside, index: number): number {
+    const others = this.notebook.cells.map(cell => cell.id).filter(other => other !== id);
+    const [over, under] = [above === null ? -2 : others.indexOf(above), below === null ? -2 : others.indexOf(below)];
+    return over >= 0 ? over + 1 : under >= 0 ? under : Math.min(index, others.length);
   }
 
   /** Take a cell out; a notebook without cells cannot be typed into, so the last one leaves an empty one. */
@@ -184,7 +235,19 @@ export class Cells {
     for (const manager of managers) manager?.stopCapturing();
   }
 
-  private edit(kind: Edit['kind'], id: string, before: string, after: string, undo: () => void): Edit {
-    return { kind, id, before, after, undo };
+  private edit(of: Pick<Edit, 'kind' | 'id' | 'undo' | 'isUndone'> & Partial<Edit>): Edit {
+    return { before: '', after: '', beside: { above: null, below: null }, way: '', ...of };
   }
+}
+
+/** An output as text, for a person who decides whether it may go. */
+function wordsOf(output: unknown): string {
+  const one = output as { output_type?: string; text?: unknown; ename?: string; evalue?: string; data?: Record<string, unknown> };
+  const joined = (text: unknown): string => (Array.isArray(text) ? text.join('') : String(text ?? '')).replace(/\n$/, '');
+  if (one.output_type === 'stream') return joined(one.text);
+  if (one.output_type === 'error') return `${one.ename}: ${one.evalue}`;
+  const kinds = Object.keys(one.data ?? {});
+  const rich = kinds.find(kind => kind !== 'text/plain');
+  const plain = joined(one.data?.['text/plain']);
+  return rich ? `${plain}${plain ? ' ' : ''}(${rich})` : plain || '(nothing)';
 }

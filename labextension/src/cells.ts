@@ -11,6 +11,9 @@ import { Call } from './protocol';
 import { Review, Word } from './review';
 
 export class CellHands {
+  /** `showChat`: bring the chat into view; throws where there is none. */
+  constructor(private readonly showChat: () => Promise<void>) {}
+
   /** Whether changes wait for Accept or Reject. */
   review = true;
 
@@ -31,32 +34,37 @@ export class CellHands {
     await link.request('done', { id: call.id, ...result }, 10000);
   }
 
-  get reviews(): readonly Review[] {
-    return this._reviews.filter(review => !review.isDisposed);
+  /** Whether a change waits for a word. */
+  get hasReview(): boolean {
+    return this.open.length > 0;
   }
 
   /** Settle the review in the active cell, or the only one there is. */
   settleHere(notebook: Notebook | null, word: Word): void {
-    const open = this.reviews;
-    const here = open.find(review => review.cell === notebook?.activeCell) ?? (open.length === 1 ? open[0] : undefined);
-    here?.settle(word);
+    const active = notebook?.activeCell ?? null;
+    const here =
+      this.open.find(one => active !== null && idOf(one) === active.model.id) ??
+      this.open.find(one => active !== null && one.card?.cell === active) ??
+      (this.open.length === 1 ? this.open[0] : undefined);
+    here?.card?.settle(word);
   }
 
   settleAll(word: Word): void {
     // Newest first: an earlier change may lie below a later one.
-    [...this.reviews].reverse().forEach(review => review.settle(word));
+    [...this.open].reverse().forEach(one => one.card?.settle(word));
   }
 
-  /** Take back the agent's last change that can be taken back. */
+  /** Take back the agent's last change that can be taken back; one call of a tool is one change. */
   undoLast(): void {
     const last = this.journal.pop();
     if (!last) return void Notification.info('There is no change of kit to take back.', { autoClose: 3000 });
     try {
-      last.undo();
-      this.reviews.filter(review => review.edits.includes(last)).forEach(review => review.dispose());
+      for (const edit of [...last].reverse()) edit.undo();
     } catch (error) {
-      Notification.warning(`Cannot take it back: ${error instanceof Error ? error.message : error}.`, { autoClose: 6000 });
+      return void Notification.warning(`Cannot take it back: ${error instanceof Error ? error.message : error}.`, { autoClose: 6000 });
     }
+    for (const one of this.open.filter(one => one.edits.some(edit => last.includes(edit))))
+      this.reduce(one, one.edits.filter(edit => !last.includes(edit)));
   }
 
   private async perform(panel: NotebookPanel, link: KernelLink, tool: string, args: Record<string, any>): Promise<unknown> {
@@ -96,7 +104,7 @@ export class CellHands {
         return { id: args.id, index: cells.find(args.id).index };
       case 'clear_cells': {
         const edits = cells.clear(args.ids);
-        edits.forEach(edit => this.note(panel, link, edit));
+        this.note(panel, link, ...edits);
         return { cleared: edits.length };
       }
       case 'select_cell': {
@@ -104,6 +112,9 @@ export class CellHands {
         await notebook.scrollToItem(notebook.activeCellIndex, 'smart');
         return { id: args.id };
       }
+      case 'show_chat':
+        await this.showChat();
+        return {};
       case 'run_cell':
         return this.run(panel, cells, cellOf(args.id), args.wait !== false);
     }
@@ -122,44 +133,93 @@ export class CellHands {
     return { ...cells.read([id])[0], state: success ? 'done' : 'error' };
   }
 
-  /** Remember a change and offer it for review. */
-  private note(panel: NotebookPanel, link: KernelLink, edit: Edit): void {
-    this.journal.push(edit);
+  /** Remember what one call changed, and offer it for review. */
+  private note(panel: NotebookPanel, link: KernelLink, ...edits: Edit[]): void {
+    if (!edits.length) return;
+    this.journal.push(edits);
     if (this.journal.length > 200) this.journal.shift();
     if (!this.review) return;
-    if (edit.kind === 'delete') return this.offerBack(link, edit);
-    if (edit.kind === 'move' || edit.kind === 'clear') return;
     const notebook = panel.content;
-    const index = notebook.widgets.findIndex(cell => cell.model.id === edit.id);
-    if (index < 0) return;
-    const cell = notebook.widgets[index];
-    // A second edit of a cell under review joins the first: one word settles both.
-    const open = this.reviews.find(review => review.cell === cell);
-    const edits = open ? [...open.edits, edit] : [edit];
-    open?.dispose();
-    const review = new Review(cell, edits, word => this.tell(link, edit, word));
-    this._reviews = [...this.reviews, review];
-    review.attach();
-    cell.disposed.connect(() => review.dispose());
+    for (const edit of edits) {
+      // A second change of a cell under review joins the first: one word settles both.
+      const open = this.open.find(one => one.notebook === notebook && idOf(one) === edit.id);
+      if (open && edit.kind === 'delete' && open.edits[0].kind === 'insert') {
+        this.close(open); // what came and went leaves nothing to decide
+      } else if (open) {
+        open.edits = [...open.edits, edit];
+        this.show(open);
+      } else if (edit.kind !== 'clear' || edit.before) {
+        const made: Open = { notebook, edits: [edit], tell: (of, word) => this.tell(link, of, word), card: null };
+        this.open.push(made);
+        this.show(made);
+      }
+    }
+    this.watch(notebook);
   }
 
-  private offerBack(link: KernelLink, edit: Edit): void {
-    const first = edit.before.split('\n', 1)[0].slice(0, 60);
-    Notification.info(`kit deleted a cell${first ? `: ${first}` : ''}`, {
-      autoClose: 15000,
-      actions: [
-        {
-          label: 'Bring it back',
-          callback: () => {
-            try {
-              edit.undo();
-              this.tell(link, edit, 'rejected');
-            } catch (error) {
-              Notification.warning(`Cannot bring it back: ${error instanceof Error ? error.message : error}.`, { autoClose: 6000 });
-            }
-          }
-        }
-      ]
+  private show(one: Open): void {
+    this.drop(one);
+    const card = (one.card = new Review(one.notebook, one.edits, word => {
+      this.close(one);
+      new Map(one.edits.map(edit => [edit.kind, edit])).forEach(edit => one.tell(edit, word));
+    }));
+    // Its cell went: moved, which makes it anew at once, or for good.
+    card.disposed.connect(() => {
+      if (one.card !== card) return;
+      one.card = null;
+      this.showSoon(one);
+    });
+    if (!card.place()) this.drop(one);
+    if (!one.card) this.showSoon(one);
+  }
+
+  private showSoon(one: Open): void {
+    window.setTimeout(() => {
+      if (!this.open.includes(one) || one.card) return;
+      const card = one.notebook.isDisposed ? null : Review.cellFor(one.notebook, one.edits);
+      if (card) this.show(one);
+      else this.close(one);
+    }, 0);
+  }
+
+  private drop(one: Open): void {
+    const card = one.card;
+    one.card = null;
+    card?.dispose();
+  }
+
+  private close(one: Open): void {
+    this.open = this.open.filter(other => other !== one);
+    this.drop(one);
+  }
+
+  /** A part of what is under review was taken back. */
+  private reduce(one: Open, rest: readonly Edit[]): void {
+    one.edits.filter(edit => !rest.includes(edit)).forEach(edit => one.tell(edit, 'took back'));
+    if (!rest.length) return this.close(one);
+    one.edits = rest;
+    this.show(one);
+  }
+
+  /** A change that the person takes back with the editor's undo needs no word any more. */
+  private watch(notebook: Notebook): void {
+    if (this.watched.has(notebook)) return;
+    this.watched.add(notebook);
+    const mine = (): Open[] => this.open.filter(one => one.notebook === notebook);
+    const look = (): void => {
+      for (const one of mine()) {
+        const last = one.edits[one.edits.length - 1];
+        if (last.isUndone()) this.reduce(one, one.edits.slice(0, -1));
+      }
+    };
+    let timer = 0;
+    notebook.model?.contentChanged.connect(() => {
+      window.clearTimeout(timer);
+      if (mine().length) timer = window.setTimeout(look, 0);
+    });
+    notebook.disposed.connect(() => {
+      window.clearTimeout(timer);
+      mine().forEach(one => this.close(one));
     });
   }
 
@@ -168,6 +228,19 @@ export class CellHands {
     link.request('review', { cell: edit.id, change: edit.kind, word }).catch(() => undefined);
   }
 
-  private journal: Edit[] = [];
-  private _reviews: Review[] = [];
+  private journal: Edit[][] = [];
+  private open: Open[] = [];
+  private watched = new WeakSet<Notebook>();
+}
+
+/** Changes of one cell that wait for a word, and the card that shows them. */
+interface Open {
+  readonly notebook: Notebook;
+  edits: readonly Edit[];
+  readonly tell: (edit: Edit, word: Word) => void;
+  card: Review | null;
+}
+
+function idOf(one: Open): string {
+  return one.edits[one.edits.length - 1].id;
 }

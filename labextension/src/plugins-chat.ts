@@ -105,9 +105,9 @@ export const panelPlugin: JupyterFrontEndPlugin<void> = {
       [ID.focusPanel]: {
         label: 'kit: Go to the Chat',
         icon: kitIcon,
-        execute: () => {
-          show();
-          return panel.focusComposer();
+        execute: args => {
+          if (!isOpen()) show();
+          return args.cursor === false ? undefined : panel.focusComposer();
         }
       },
       [ID.togglePanel]: { label: 'kit: Show or Hide the Chat', execute: () => (isOpen() ? hide() : show()) },

@@ -5,6 +5,7 @@ import { ICompletionProviderManager } from '@jupyterlab/completer';
 import { INotebookTracker, NotebookPanel } from '@jupyterlab/notebook';
 import { ISettingRegistry } from '@jupyterlab/settingregistry';
 
+import { CellError } from './cell-edits';
 import { CellHands } from './cells';
 import { CATEGORY, ID, addCommands } from './commands';
 import { tellFocus } from './focus';
@@ -25,7 +26,10 @@ export const cellsPlugin: JupyterFrontEndPlugin<void> = {
     palette: ICommandPalette | null,
     settings: ISettingRegistry | null
   ): Promise<void> => {
-    const hands = new CellHands();
+    const hands = new CellHands(async () => {
+      if (!app.commands.hasCommand(ID.focusPanel)) throw new CellError('the chat is switched off here');
+      await app.commands.execute(ID.focusPanel, { cursor: false });
+    });
     let isTelling = true;
     links.message.connect((_, { panel, link, message }) => {
       if (message.kind === 'call') hands.answer(panel, link, message).catch(error => console.warn('kit:', error));
@@ -40,7 +44,7 @@ export const cellsPlugin: JupyterFrontEndPlugin<void> = {
     tracker.forEach(watch);
     tracker.widgetAdded.connect((_, panel) => void Promise.resolve().then(() => watch(panel)));
 
-    const hasReview = (): boolean => hands.reviews.length > 0;
+    const hasReview = (): boolean => hands.hasReview;
     const notebook = () => tracker.currentWidget?.content ?? null;
     addCommands(app.commands, {
       [ID.acceptEdit]: { label: 'kit: Accept This Change', isEnabled: hasReview, execute: () => hands.settleHere(notebook(), 'accepted') },

@@ -69,6 +69,7 @@ class Server:
         settings.mkdir(parents=True)
         (settings / "notification.jupyterlab-settings").write_text('{"fetchNews": "false", "checkForUpdates": false}')
         (folder / "work").mkdir()
+        self._other_kernel(folder / "share" / "kernels" / "other")
         environment = {
             **os.environ,
             "PYTHONPATH": str(ROOT),
@@ -83,8 +84,10 @@ class Server:
         }
         for name in ("KIT_UI", "KIT_REPLAY", "KIT_MODEL"):
             environment.pop(name, None)
+        # Another Lab, or one beside other extensions, can be tried: the environment that has it.
+        python = os.environ.get("KIT_LAB_PYTHON") or sys.executable
         command = [
-            sys.executable, "-m", "jupyterlab", "--no-browser", "--allow-root",
+            python, "-m", "jupyterlab", "--no-browser", "--allow-root",
             f"--ServerApp.port={self.port}", "--ServerApp.port_retries=0", "--IdentityProvider.token=",
             f"--ServerApp.root_dir={folder / 'work'}", "--LabApp.expose_app_in_browser=True",
             "--JupyterNotebookApp.expose_app_in_browser=True", "--ServerApp.disable_check_xsrf=True",
@@ -103,11 +106,23 @@ class Server:
                     raise RuntimeError((folder / "server.log").read_text()[-3000:]) from None
                 time.sleep(0.2)
 
-    def notebook(self, name: str, sources: list[str]) -> str:
+    @staticmethod
+    def _other_kernel(folder: Path) -> None:
+        """Offer the Python of ``KIT_OTHER_PYTHON`` (an older ipykernel) as the kernel ``other``."""
+        other = os.environ.get("KIT_OTHER_PYTHON") or ""
+        if not Path(other).is_file():
+            return
+        folder.mkdir(parents=True)
+        # Not resolved: a venv's python is a link, and it is the link that says which venv it is.
+        argv = [str(Path(other).absolute()), "-m", "ipykernel_launcher", "-f", "{connection_file}"]
+        spec = {"argv": argv, "display_name": "Other Python", "language": "python"}
+        (folder / "kernel.json").write_text(json.dumps(spec))
+
+    def notebook(self, name: str, sources: list[str], kernel: str = "python3") -> str:
         """Write a notebook; its path on the server."""
         cells = [nbformat.v4.new_code_cell(source) for source in sources]
         written = nbformat.v4.new_notebook(cells=cells)
-        written.metadata["kernelspec"] = {"name": "python3", "display_name": "Python 3", "language": "python"}
+        written.metadata["kernelspec"] = {"name": kernel, "display_name": kernel, "language": "python"}
         nbformat.write(written, self.folder / "work" / name)
         return name
 
@@ -263,8 +278,8 @@ def open_page(server: Server, browser: Any) -> Iterator[Callable[..., Page]]:
     """Opens notebooks, each in a browser context of its own; closes them, and ends their kernels."""
     contexts: list[Any] = []
 
-    def make(name: str, sources: list[str] | None, kind: str = "lab") -> Page:
-        path = server.notebook(name, sources) if sources is not None else name
+    def make(name: str, sources: list[str] | None, kind: str = "lab", kernel: str = "python3") -> Page:
+        path = server.notebook(name, sources, kernel) if sources is not None else name
         context = browser.new_context(viewport={"width": 1280, "height": 800})
         context.set_default_timeout(60_000)
         contexts.append(context)

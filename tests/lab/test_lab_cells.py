@@ -268,19 +268,26 @@ def test_a_hundred_random_edits_and_undos(open_page: Callable[..., Any]) -> None
 
 
 def test_an_inserted_cell_is_seen_at_once(open_page: Callable[..., Any]) -> None:
-    """U71: it is on the page well within a second of the call, without a reload; the bound is for busy machines."""
+    """U71: an inserted cell is on the page within 500 ms of the call, without a reload.
+
+    The quickest of several counts: the machine may be busy, and that is not what is tested.
+    """
     p = open_page("seen.ipynb", ["a = 1"]).attached()
-    p.page.evaluate(
-        """() => { window.seen = new Promise(ok => new MutationObserver((_, me) => {
-             if (document.querySelectorAll('.jp-CodeCell').length > 1) { me.disconnect(); ok(Date.now()); }
-           }).observe(document.body, {childList: true, subtree: true})); }"""
-    )
+    took = []
+    for number in range(2, 8):
+        p.page.evaluate(
+            """number => { window.seen = new Promise(ok => { const look = () => {
+                 const text = [...document.querySelectorAll('.jp-CodeCell')].map(e => e.innerText).join();
+                 text.includes(`number_${number} = `) ? ok(Date.now()) : requestAnimationFrame(look);
+               }; look(); }); }""",
+            number,
+        )
+        code = f"import time; print(time.time()); done = call('insert_cell', source='number_{number} = {number}')"
+        began = float(p.execute(code))
+        took.append(p.page.evaluate("window.seen") / 1000 - began)
 
-    began = float(p.execute("import time; print(time.time()); done = call('insert_cell', source='b = 2')"))
-    seen = p.page.evaluate("window.seen") / 1000
-
-    print(f"seen after {1000 * (seen - began):.0f} ms")
-    assert seen - began < 5
+    print("seen after", ", ".join(f"{1000 * one:.0f} ms" for one in took))
+    assert min(took) < 0.5
 
 
 def test_a_killed_kernel_leaves_the_notebook_whole(open_page: Callable[..., Any]) -> None:

@@ -109,3 +109,52 @@ test('deleting the last cell leaves one to type into', () => {
   edit.undo();
   expect(nb.cells[0].id).toBe('id-0');
 });
+
+test('a cell that was moved goes back beside its neighbours, whatever came between', () => {
+  const nb = notebook(['a', 'b', 'c', 'd']);
+  const cells = new Cells(nb);
+  const edit = cells.move('id-1', { after: 'id-3' });
+  expect(edit.way).toBe('from below “a” to below “d”');
+  cells.insert('code', 'new', { before: 'id-0' });
+  expect(edit.isUndone()).toBe(false);
+
+  edit.undo();
+
+  expect(nb.cells.map(cell => cell.source)).toEqual(['new', 'a', 'b', 'c', 'd']);
+  expect(edit.isUndone()).toBe(true);
+});
+
+test('cleared outputs come back as they were, unless the cell was run since; cells without any are no change', () => {
+  const nb = notebook(['1', '2']);
+  const code = nb.cells[0] as unknown as { setOutputs(o: unknown[]): void; getOutputs(): unknown[]; execution_count: number | null };
+  const outputs = [
+    { output_type: 'stream', name: 'stdout', text: 'one\n' },
+    { output_type: 'display_data', data: { 'image/png': 'aGk=', 'text/plain': '<Figure>' }, metadata: {} },
+    { output_type: 'error', ename: 'E', evalue: 'v', traceback: [] }
+  ];
+  code.setOutputs(outputs);
+  code.execution_count = 3;
+  const [edit, ...more] = new Cells(nb).clear();
+  expect(more).toEqual([]);
+  expect(edit.before).toBe('one\n<Figure> (image/png)\nE: v');
+  expect([code.getOutputs(), code.execution_count]).toEqual([[], null]);
+
+  edit.undo();
+  expect(code.getOutputs()).toEqual(outputs);
+  expect(code.execution_count).toBe(3);
+  expect(() => edit.undo()).toThrow(/run since/);
+});
+
+test('a change that was taken back by the undo of the editor is known to be', () => {
+  const nb = notebook(['a', 'b']);
+  const cells = new Cells(nb);
+  const edit = cells.replace('id-0', 'a2');
+  const gone = cells.delete('id-1');
+  expect([edit.isUndone(), gone.isUndone()]).toEqual([false, false]);
+
+  nb.undo();
+  nb.cells[0].undo();
+
+  expect(nb.cells.map(cell => cell.source)).toEqual(['a', 'b']);
+  expect([edit.isUndone(), gone.isUndone()]).toEqual([true, true]);
+});
