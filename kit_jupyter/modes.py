@@ -187,12 +187,15 @@ class ModeVerbs(TreeVerbs):
         parts: Sequence[Any] = (),
         cell: CellRef | None = None,
         desk: Desk | None = None,
+        when_busy: str = "refuse",
     ) -> Handle:
         """Begin a turn and do not wait. Any thread.
 
         Parameters
         ----------
         mode : {"prompt", "steer", "follow_up"}
+        when_busy : {"refuse", "queue", "steer"}
+            While a turn runs: fail, wait for its end, or (a prompt) say it to that turn.
         desk : Desk or None
             Where tools that need the user's thread are served; None takes the Kit's own.
 
@@ -206,12 +209,13 @@ class ModeVerbs(TreeVerbs):
         coro: Coroutine[Any, Any, TurnResult]
         if mode == "prompt":
             opening = self._prompt_opening(text, parts)
-            coro = self._run_turn("prompt", opening, text, options=options, cell=cell, turn_id=turn_id)
+            coro = self._prompting(text, opening, options, when_busy, cell, turn_id=turn_id)
         elif mode == "steer":
-            coro = self._run_turn("steer", self._steer_opening(text), f"[steer] {text}", turn_id=turn_id, cell=cell)
+            opening = self._steer_opening(text)
+            coro = self._in_line("steer", opening, f"[steer] {text}", when_busy, turn_id=turn_id, cell=cell)
         elif mode == "follow_up":
             opening = self._follow_up_opening(text or FOLLOW_UP)
-            coro = self._run_turn("follow_up", opening, "[follow-up]", turn_id=turn_id, cell=cell)
+            coro = self._in_line("follow_up", opening, "[follow-up]", when_busy, turn_id=turn_id, cell=cell)
         else:
             raise UsageError(f"mode must be prompt, steer or follow_up, got {mode!r}")
         return Handle(turn_id, engine.start(coro, desk), desk, self._stop)
@@ -230,6 +234,10 @@ class ModeVerbs(TreeVerbs):
         elif ticket.now:
             engine.call(self._cut_step, ticket)
         return ticket.receipt
+
+    def take_back(self, receipt: Receipt) -> None:
+        """Strike what came back unsent from the list of the unsent: it is said in another way. Any thread."""
+        self._inbox.forget_receipt(receipt)
 
     def _cut_step(self, ticket: Ticket) -> None:
         if self._turn is not None:
@@ -297,7 +305,7 @@ class ModeVerbs(TreeVerbs):
             raise UsageError(f"when_busy must be refuse, queue or steer, got {when_busy!r}")
         while when_busy == "steer" and self._claims.taken:
             busy = self._claims.busy
-            ticket = Ticket("steer", str(text), tuple(p for p in opening[0].parts if not isinstance(p, TextPart)))
+            ticket = Ticket("steer", str(text), opening[0].parts[1 if text else 0 :])
             receipt = self._offer(ticket)
             if receipt.state != "returned":
                 self._claims.must_not_wait()
@@ -312,6 +320,19 @@ class ModeVerbs(TreeVerbs):
             await self._claims.until_free()
         place = await self._claims.stand_in_line() if when_busy == "queue" and self._claims.taken else None
         return await self._run_turn("prompt", opening, text, options=options, cell=cell, turn_id=turn_id, place=place)
+
+    async def _in_line(
+        self,
+        mode: str,
+        opening: tuple[Opening, ...],
+        label: str,
+        when_busy: str,
+        *,
+        turn_id: str | None = None,
+        cell: CellRef | None = None,
+    ) -> TurnResult:
+        place = await self._claims.stand_in_line() if when_busy == "queue" and self._claims.taken else None
+        return await self._run_turn(mode, opening, label, turn_id=turn_id, cell=cell, place=place)
 
     async def _saying(
         self, offer: Callable[[], Receipt], begin: Callable[[], Coroutine[Any, Any, TurnResult]]

@@ -152,6 +152,7 @@ class KitMagics(Magics):
         mode: str = "prompt",
         attachments: Attachments | None = None,
         options: PromptOptions | None = None,
+        when_busy: str = "refuse",
     ) -> tuple[Run, Namespace]:
         kit = kit if kit is not None else self.nb.kit(getattr(asked, "session", None))
         parent = current_parent(self.shell)
@@ -167,6 +168,7 @@ class KitMagics(Magics):
             chips=attachments.chips if attachments is not None else (),
             cell=cell,
             background=asked.background,
+            when_busy=when_busy,
         )
         return run, asked
 
@@ -292,7 +294,8 @@ class KitMagics(Magics):
             if receipt.state != "returned":
                 print(f"steer {'sent' if asked.now else 'queued for the next step'}: {text}")
                 return None
-        return self._begin(self._defaults(), text, kit=kit, mode="steer")
+            kit.take_back(receipt)  # the turn was just ending: a turn of its own
+        return self._begin(self._defaults(), text, kit=kit, mode="steer", when_busy="queue")
 
     @no_var_expand
     @magic_arguments()
@@ -314,10 +317,12 @@ class KitMagics(Magics):
         asked, text = opt.read(KitMagics.kit_continue, line, text=True)
         kit = self._talking(asked.session)
         if kit.is_running:
-            kit.queue_follow_up(text or "Continue.")
-            print("queued: said when the running turn is done")
-            return None
-        return self._begin(self._defaults(), text, kit=kit, mode="follow_up")
+            receipt = kit.queue_follow_up(text or "Continue.")
+            if receipt.state != "returned":
+                print("queued: said when the running turn is done")
+                return None
+            kit.take_back(receipt)  # the turn was just ending: a turn of its own
+        return self._begin(self._defaults(), text, kit=kit, mode="follow_up", when_busy="queue")
 
     @no_var_expand
     @magic_arguments()

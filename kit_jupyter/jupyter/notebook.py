@@ -16,6 +16,7 @@ import contextvars
 import hashlib
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -66,6 +67,7 @@ class Run:
     again: Callable[[], Handle] | None = None  # begins the same turn once more; None where that cannot be
     is_again: bool = False
     below: list[str] = field(default_factory=list)  # code that becomes a cell below at the end
+    unsent: tuple[str, ...] = ()  # what had come back unsent before it began
     asked: dict[str, object] = field(default_factory=dict)  # questions that have been put, by call id
 
 
@@ -225,8 +227,14 @@ class Notebook:
         cell: CellRef | None = None,
         background: bool = False,
         ui: str | None = None,
+        when_busy: str = "refuse",
     ) -> Run:
         """Start a turn and show it in the present cell.
+
+        Parameters
+        ----------
+        when_busy : {"refuse", "queue"}
+            While another turn of this session runs.
 
         Raises
         ------
@@ -246,8 +254,9 @@ class Notebook:
         def start() -> Handle:
             # A copy: a context that a turn still runs in cannot be entered again.
             start = partial(kit.start, text, mode=mode, options=options, parts=parts, cell=cell, desk=desk)
-            return context.copy().run(start)
+            return context.copy().run(lambda: start(when_busy=when_busy))
 
+        unsent = tuple(kit.queue.returned)
         handle = start()
         model = presenter.turn(handle.turn_id)
         note = self._note(kit, options)
@@ -263,6 +272,7 @@ class Notebook:
             pack=self.config.pack,
         )
         run = Run(kit, handle, model, desk, parent, shown, text=text, background=background)
+        run.unsent = unsent
         if cell is not None and not background:
             run.again = start  # the cell's earlier turn is left as a branch, as when the cell runs again
         self.runs[handle.turn_id] = run
@@ -355,10 +365,21 @@ class Notebook:
         if run.finished:
             return
         run.finished = True
+        self._say_how_it_ended(run)
         self.runs.pop(run.handle.turn_id, None)
         if run.below and not run.background:
             self.ip.set_next_input("\n\n".join(run.below), replace=False)  # travels with the cell's reply
         run.shown.finish(run.model, self.metadata(run))
+
+    @staticmethod
+    def _say_how_it_ended(run: Run) -> None:
+        """What no event of the turn has told: that it was refused, and what was said to it and not sent."""
+        if not run.model.ended and run.handle.future.done():
+            error = run.handle.future.exception()
+            told = error.message if isinstance(error, KitError) else str(error or "it did not begin")
+            run.model.never_began(getattr(error, "code", "error"), told)
+        for text in (Counter(run.kit.queue.returned) - Counter(run.unsent)).elements():
+            run.model.remark(f"not sent, the turn was over: {text}")
 
     def metadata(self, run: Run) -> dict[str, Any]:
         """What the output's metadata says of the turn; no secrets."""
@@ -441,19 +462,17 @@ class Notebook:
                     kit.clear_queue()
                 self.stop(kit)
             case "steer":
-                self.steer(kit, str(message.get("text", "")), now=bool(message.get("now")))
+                self._steer_from(view, kit, run, str(message.get("text", "")), now=bool(message.get("now")))
             case "follow_up":
                 text = str(message.get("text", ""))
-                if kit.is_running:
-                    kit.queue_follow_up(text or "Continue.")
-                else:
+                receipt = kit.queue_follow_up(text or "Continue.") if kit.is_running else None
+                if receipt is None or receipt.state == "returned":
+                    if receipt is not None:
+                        kit.take_back(receipt)
                     self._panel_turn(view, kit, text, mode="follow_up" if not text else "prompt")
             case "submit":
                 text = str(message.get("text", ""))
-                if kit.is_running:
-                    self.steer(kit, text)
-                else:
-                    self._panel_turn(view, kit, text)
+                self._panel_turn(view, kit, text)
             case "approve":
                 self.answer(
                     kit,
@@ -476,6 +495,18 @@ class Notebook:
             if run.model.key == key or getattr(run.shown, "view", None) is view:
                 return run
         return None
+
+    def _steer_from(self, view: Any, kit: Kit, run: Run | None, text: str, *, now: bool) -> None:
+        """A steer typed into a view; said too late, it is not lost."""
+        receipt = self.steer(kit, text, now=now)
+        if receipt.state != "returned":
+            return
+        if getattr(view, "panel", False):  # there a person goes on talking: it becomes the next prompt
+            kit.take_back(receipt)
+            self._panel_turn(view, kit, text)
+        elif run is None or run.finished:  # the cell's view is gone: its cell says so
+            said = f"not sent, the turn was over: {text}"
+            view.in_cell(lambda: display.publish({"text/plain": said}, {}))
 
     def _panel_turn(self, view: Any, kit: Kit, text: str, mode: str = "prompt") -> None:
         if self.panel is None:
@@ -549,11 +580,13 @@ class Notebook:
                     "panel": getattr(getattr(self.panel, "view", None), "model_id", None),
                 }
             case "stop":
-                for run in runs:
+                # Those whose cell is just about to show them, and those of plain Python, too.
+                kits = dict.fromkeys([*(run.kit for run in runs), *(k for k in self._presenters if k.is_running)])
+                for kit in kits:
                     if content.get("clear"):
-                        run.kit.clear_queue()
-                    self.stop(run.kit)
-                return {"stopped": len(runs)}
+                        kit.clear_queue()
+                    self.stop(kit)
+                return {"stopped": len(kits)}
             case "steer":
                 if not runs:
                     return {"status": "error", "message": "no turn is running"}

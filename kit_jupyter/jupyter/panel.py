@@ -166,19 +166,28 @@ class Panel:
                     made = replace(made, text=Rewritten(made.text, heard.original))
             bind_parent(self.nb.ip, self.parent)
             kit.is_attended = True
-            handle = kit.start(made.text, mode=mode, parts=made.parts, desk=self.desk)
+            how = "steer" if mode == "prompt" else "queue"
+            handle = kit.start(made.text, mode=mode, parts=made.parts, desk=self.desk, when_busy=how)
         except KitError as exc:
             view.tell(exc.message)
             return
-        model = self.nb.presenter(kit).turn(handle.turn_id)
-        if made.chips:
-            model.touch(chips=made.chips)
-        run = Run(kit, handle, model, self.desk, self.parent, _Shown(view), text=text, background=True)
-        self.nb.runs[handle.turn_id] = run
+
+        # Only when it has begun is it a turn of its own: a running one may take it as a steer, or it may be refused.
+        def begun(model: TurnModel) -> None:
+            if made.chips:
+                model.touch(chips=made.chips)
+            run = Run(kit, handle, model, self.desk, self.parent, _Shown(view), text=text, background=True)
+            self.nb.runs[handle.turn_id] = run
+
+        forget = self.nb.presenter(kit).expect(handle.turn_id, begun)
 
         def ended(future: Any) -> None:
-            future.exception()
-            self.nb.finish(run)
+            error = future.exception()
+            run = self.nb.runs.get(handle.turn_id)
+            if run is not None:
+                self.nb.finish(run)
+            elif forget() is not None and isinstance(error, KitError) and text not in kit.queue.returned:
+                view.tell(f"not sent: {text} ({error.message})")
 
         handle.future.add_done_callback(ended)
         if made.warning:

@@ -42,6 +42,7 @@ class Presenter:
         self._bar_listeners: list[Callable[[dict[str, Any]], None]] = []
         self._turn_listeners: list[Callable[[TurnModel], None]] = []
         self._branch_listeners: list[Callable[[], None]] = []
+        self._expected: dict[str, Callable[[TurnModel], None]] = {}
         self._stop = kit.subscribe(self.take, inline=True)
 
     def close(self) -> None:
@@ -61,6 +62,11 @@ class Presenter:
         for fn in tuple(self._turn_listeners):
             fn(found)
         return found
+
+    def expect(self, turn_id: str, fn: Callable[[TurnModel], None]) -> Callable[[], object]:
+        """Call ``fn(model)`` when that turn begins, if it ever does; returns the way to expect it no more."""
+        self._expected[turn_id] = fn
+        return lambda: self._expected.pop(turn_id, None)
 
     def by_key(self, key: str) -> TurnModel | None:
         """The turn that browsers call `key`."""
@@ -89,7 +95,10 @@ class Presenter:
     def take(self, event: ev.Event) -> None:
         """Take one event of the Kit."""
         if event.turn_id and (isinstance(event, ev.TurnStart) or event.turn_id in self.turns):
-            self.turn(event.turn_id).take(event)
+            turn = self.turn(event.turn_id)
+            if isinstance(event, ev.TurnStart) and (begun := self._expected.pop(event.turn_id, None)) is not None:
+                begun(turn)
+            turn.take(event)
         match event:
             case ev.MessageUpdate():
                 return

@@ -417,6 +417,20 @@ class TurnModel:
         self.ended = True
         self.version += 1
 
+    def remark(self, text: str, level: str = "warning") -> None:
+        """Add a notice that comes by no event."""
+        with self.lock:
+            item = self._new("notice", level=level, text=clean(text), done=True)
+            self._touched.clear()
+        self._changed((item,), urgent=True)
+
+    def never_began(self, code: str, message: str) -> None:
+        """The turn was refused before it could begin: there will be no events."""
+        with self.lock:
+            self.status, self.error, self.ended = "error", {"code": code, "message": clean(message)}, True
+            self.version += 1
+        self._changed(urgent=True)
+
     # -- shown whole
 
     def head(self) -> dict[str, Any]:

@@ -31,6 +31,7 @@ import traitlets
 from kit_jupyter.jupyter import protocol
 from kit_jupyter.jupyter.pace import pacer
 from kit_jupyter.jupyter.turns import Item, TurnModel
+from kit_jupyter.loop import engine
 
 __all__ = ["ChatView", "module_text"]
 
@@ -48,6 +49,9 @@ const get=model=>K.factory?Promise.resolve(K.factory):new Promise(ok=>{
 export default()=>{let w;const us=m=>(w??=get(m).then(f=>f()));return{
  async initialize(c){return (await us(c.model)).initialize(c)},async render(c){return (await us(c.model)).render(c)}}};
 """
+
+#: How long a closed view's words are still heard.
+LATE_SECONDS = 15.0
 
 _shown_once = False
 
@@ -317,6 +321,10 @@ class ChatView(anywidget.AnyWidget):
                     return
         self._verbs(self, content)
 
+    def in_cell(self, fn: Callable[[], object]) -> None:
+        """Call `fn` so that what it shows lands in the cell that made this view. Any thread."""
+        self._context.copy().run(fn)
+
     def answer(self, **facts: Any) -> None:
         """Send a ``state`` that is not part of the tree: a module, completions, a chip."""
         with self._lock_out:
@@ -333,7 +341,41 @@ class ChatView(anywidget.AnyWidget):
                 stop()
             self._listening.clear()
         pacer.leave(self)
+        comm_id = self.model_id
         self._context.copy().run(super().close)
+        if comm_id and not self.panel:
+            _Late(comm_id, self._heard).listen()
+
+
+class _Late:
+    """Hears for a while what a browser says to a view that was closed meanwhile: words may be on their way.
+
+    Stands in the comm's place, under a target that no front end opens again.
+    """
+
+    target_name = "kit.late"
+
+    def __init__(self, comm_id: str, heard: Callable[[Any, Any, Any], None]) -> None:
+        self.comm_id = comm_id
+        self._took = heard
+        self._closed = False
+
+    def listen(self) -> None:
+        """From now on, for `LATE_SECONDS`."""
+        from comm import get_comm_manager
+
+        manager: Any = get_comm_manager()
+        manager.register_comm(self)
+        engine.call(lambda: engine.loop.call_later(LATE_SECONDS, manager.comms.pop, self.comm_id, None))
+
+    def handle_msg(self, message: Any) -> None:
+        """What came for the view; what only asks gets no answer any more."""
+        content = message["content"]["data"].get("content")
+        if isinstance(content, dict) and content.get("kind") == "steer":
+            self._took(self, content, [])
+
+    def handle_close(self, message: Any) -> None:
+        """The browser's side is gone, too."""
 
 
 def _sizes(item: Item) -> dict[str, int]:

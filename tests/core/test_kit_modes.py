@@ -12,7 +12,7 @@ import pytest
 from kit_jupyter import Kit, KitError, PromptOptions, ProviderError, TurnResult, UsageError
 from kit_jupyter import events as ev
 from kit_jupyter.inbox import Receipt
-from kit_jupyter.messages import Assistant, System, ToolResult, User
+from kit_jupyter.messages import Assistant, System, TextPart, ToolResult, User
 from kit_jupyter.testing import (
     ScriptedProvider,
     delay,
@@ -958,3 +958,33 @@ async def test_a_closed_kit_says_so(make: Any) -> None:
     with Kit(provider=ScriptedProvider("x"), session="memory") as other:
         other.prompt_sync("y")
     assert "Kit" in repr(other)
+
+
+async def test_start_may_wait_in_line_or_be_said_to_the_running_turn(make: Any) -> None:
+    """Issue 7: a detached turn while one runs: refused, after it, or (a prompt) as a steer with its parts."""
+    open_it = threading.Event()
+    kit, provider = make([gate(open_it), text("one")], "steered", "two", "three")
+    first = kit.start("first")
+    await until(lambda: kit.is_running)
+    refused = kit.start("refused")
+    after = [kit.start("be brief", mode="steer", when_busy="queue"), kit.start(mode="follow_up", when_busy="queue")]
+    said = kit.start("about", parts=[TextPart("<attached/>")], when_busy="steer")
+    with pytest.raises(UsageError, match="a turn is running"):
+        await refused
+    open_it.set()
+    results = [str(await handle) for handle in (first, said, *after)]
+
+    assert results == ["steered", "steered", "two", "three"]
+    assert "<attached/>" in str(provider.requests[1].messages)
+
+
+async def test_what_came_back_unsent_can_be_taken_back(make: Any) -> None:
+    """Issue 7: whoever says it in another way strikes it from the list of the unsent."""
+    kit, _ = make("a")
+    receipt = kit.queue_steer("too late")
+    assert kit.queue.returned == ("too late",)
+
+    kit.take_back(receipt)
+    kit.take_back(receipt)
+
+    assert kit.queue.returned == ()
