@@ -16,7 +16,7 @@ CHROMIUM := $(shell command -v chromium 2>/dev/null || command -v chromium-brows
 
 say = printf '\n\033[1m==> %s\033[0m\n' "$(1)"
 
-.PHONY: help demo lab test check record bench docs clean weights
+.PHONY: help demo lab test matrix-notebooks matrix-ray check record bench docs clean weights
 .DEFAULT_GOAL := help
 
 help: ## this list
@@ -47,6 +47,12 @@ weights: $(STAMP)-test
 	@$(call say,The small local model (93 MB the first time))
 	@$(BIN)/kit-jupyter local install smollm2 || \
 	 echo "The weights cannot be had now (no network?): tests that need a live local model will be skipped."
+
+matrix-notebooks: $(STAMP)-test ## each notebook on the oldest ipykernel, and by nbclient, papermill and nbconvert
+	$(BIN)/python -m pytest -q -m "" tests/notebooks $(ARGS)
+
+matrix-ray: $(STAMP)-ray ## maps on a Ray cluster of this machine
+	build/ray/bin/python -m pytest -q tests/batch/test_ray.py
 
 check: $(STAMP)-test ## ruff, mypy --strict, import contracts
 	$(BIN)/ruff check .
@@ -104,6 +110,14 @@ $(STAMP)-test: $(BIN)/python pyproject.toml constraints.txt tests/labextension/p
 
 $(STAMP)-docs: $(BIN)/python pyproject.toml
 	@$(call install,docs,about 100 MB)
+	@touch $@
+
+# Ray brings much and pins some; it has an environment of its own.
+$(STAMP)-ray: pyproject.toml
+	@$(call say,Ray in an environment of its own (about 100 MB))
+	@$(PYTHON) -m venv build/ray
+	@build/ray/bin/python -m pip --disable-pip-version-check install -q -e '.[ray]' \
+	 pandas polars pyarrow pytest pytest-asyncio pytest-timeout
 	@touch $@
 
 # The build skips what exists, so stale assets go first; the install above then builds them anew.

@@ -6,16 +6,23 @@ import json
 import os
 import subprocess
 import sys
+import threading
+import uuid
+from collections.abc import Iterator
 from pathlib import Path
 
 import nbformat
+import psutil
 import pytest
+from nbclient import NotebookClient
 
+from tests.jupyter.kernels import OLD, overlay
 from tests.notebooks.lessons import LESSONS
 from tests.notebooks.teacher import NOTEBOOKS, ROOT
 
 ALL = sorted(NOTEBOOKS.glob("*.ipynb"))
 STEMS = [path.stem for path in ALL]
+SLOW = pytest.mark.slow  # make matrix runs these
 
 
 def replaying(tmp_path: Path, stem: str) -> dict[str, str]:
@@ -60,6 +67,31 @@ def test_strict_nbval_passes_without_a_network(stem: str, tmp_path: Path) -> Non
     assert "passed" in done.stdout
 
 
+@pytest.mark.parametrize("stem", [pytest.param(s, marks=() if s == "04_tools" else SLOW) for s in STEMS])
+def test_strict_nbval_passes_on_ipykernel_6(stem: str, tmp_path: Path) -> None:
+    """The same files, the same outputs, on the oldest kernel we take (U109, issue 9.2)."""
+    environ = replaying(tmp_path, stem) | {"JUPYTER_PATH": str(tmp_path / "jupyter")}
+    path = os.pathsep.join((overlay(OLD), str(ROOT)))
+    version = run(
+        [sys.executable, "-c", "print(__import__('ipykernel').__version__)"], {**environ, "PYTHONPATH": path}, ROOT
+    )
+    folder = tmp_path / "jupyter" / "kernels" / "older"
+    folder.mkdir(parents=True)
+    kernel = {
+        "argv": [sys.executable, "-m", "ipykernel_launcher", "-f", "{connection_file}"],
+        "display_name": "older",
+        "language": "python",
+        "env": {"PYTHONPATH": path},
+    }
+    (folder / "kernel.json").write_text(json.dumps(kernel))
+    command = [sys.executable, *("-m", "pytest", "-q", "--nbval", "--nbval-kernel-name", "older")]
+    command += ["--nbval-cell-timeout", "60", "-p", "no:cacheprovider", "-p", "no:xdist", f"{stem}.ipynb"]
+    done = run(command, environ, NOTEBOOKS)
+
+    assert version.stdout.strip() == OLD, version.stderr
+    assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-2000:]
+
+
 @pytest.mark.parametrize("path", ALL, ids=STEMS)
 def test_the_saved_file_is_valid_and_reads_without_a_kernel(path: Path) -> None:
     """No widget state, no path of a machine, text beside every card, the first cell loads us (U80, U82, U87)."""
@@ -80,27 +112,81 @@ def test_the_saved_file_is_valid_and_reads_without_a_kernel(path: Path) -> None:
     assert all(data.get("text/plain", "").strip() and data.get("text/markdown", "").strip() for data in cards)
 
 
-@pytest.mark.parametrize(
-    "command",
-    [
-        ["-m", "papermill", "--log-level", "ERROR", "--no-progress-bar", "{in}", "{out}.ipynb"],
-        ["-m", "nbconvert", "--execute", "--to", "html", "--output", "{out}", "{in}"],
-        ["-m", "nbconvert", "--execute", "--to", "markdown", "--output", "{out}", "{in}"],
-    ],
-    ids=["papermill", "nbconvert-html", "nbconvert-markdown"],
-)
-def test_other_runners_end_and_show_the_answers(command: list[str], tmp_path: Path) -> None:
-    """papermill and nbconvert execute a notebook in replay, end by themselves, and show answers and tools (U83)."""
-    stem = "04_tools"
-    out = tmp_path / "out"
-    filled = [part.format(**{"in": str(NOTEBOOKS / f"{stem}.ipynb"), "out": str(out)}) for part in command]
-    done = run([sys.executable, *filled], replaying(tmp_path, stem), NOTEBOOKS)
+@pytest.fixture
+def mark() -> Iterator[str]:
+    """A word in the environment, by which every process that a run started is found; what is left is ended."""
+    word = uuid.uuid4().hex
+    yield word
+    for process in left_behind(word):
+        process.kill()
+
+
+def left_behind(word: str) -> list[psutil.Process]:
+    """Processes of this run that live on; those that are just ending get a moment."""
+    found = []
+    for process in psutil.process_iter():
+        try:
+            if process.pid != os.getpid() and process.environ().get("KIT_TEST_RUN") == word:
+                found.append(process)
+        except psutil.Error:
+            continue
+    return psutil.wait_procs(found, timeout=5)[1]
+
+
+RUNNERS = {
+    "nbclient": ["-m", "jupyter", "execute", "{in}", "--output={out}"],
+    "papermill": ["-m", "papermill", "--log-level", "ERROR", "--no-progress-bar", "{in}", "{out}.ipynb"],
+    "nbconvert-html": ["-m", "nbconvert", "--execute", "--to", "html", "--output", "{out}", "{in}"],
+    "nbconvert-markdown": ["-m", "nbconvert", "--execute", "--to", "markdown", "--output", "{out}", "{in}"],
+}
+
+
+# 04 shows answers and tools, 09 starts a server; each of the others by each runner with make matrix.
+RUNS = [
+    pytest.param(runner, stem, marks=() if stem == "04_tools" or (runner, stem) == ("nbclient", "09_mcp") else SLOW)
+    for runner in RUNNERS
+    for stem in STEMS
+]
+
+
+@pytest.mark.parametrize(("runner", "stem"), RUNS)
+def test_other_runners_end_and_leave_nothing(runner: str, stem: str, tmp_path: Path, mark: str) -> None:
+    """nbclient, papermill and nbconvert execute a notebook in replay, end by themselves (within a minute; more only
+    on a busy machine), and leave no process: no kernel, no server or worker that the notebook started (issue 9.2)."""
+    names = {"in": str(NOTEBOOKS / f"{stem}.ipynb"), "out": str(tmp_path / "out")}
+    command = [sys.executable, *(part.format(**names) for part in RUNNERS[runner])]
+    environ = replaying(tmp_path / "data", stem) | {"KIT_TEST_RUN": mark}
+    done = subprocess.run(command, env=environ, cwd=NOTEBOOKS, capture_output=True, text=True, timeout=110, check=False)
 
     assert done.returncode == 0, done.stderr[-3000:]
+    assert [process.cmdline() for process in left_behind(mark)] == []
     made = next(path for path in tmp_path.iterdir() if path.name.startswith("out"))
-    text = made.read_text()
-    assert "a small difference" in text
-    assert "mean_of" in text
+    if stem == "04_tools":  # answers and tools are there as text (U83)
+        text = made.read_text()
+        assert "a small difference" in text
+        assert "mean_of" in text
+
+
+def test_a_runner_in_this_process_gets_its_threads_back(
+    tmp_path: Path, mark: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """nbclient as a library: neither threads nor children stay behind in the process that called it."""
+    stem = "04_tools"
+    for name in [name for name in os.environ if name.startswith("KIT_") or name.endswith("_API_KEY")]:
+        monkeypatch.delenv(name)
+    for name, value in replaying(tmp_path, stem).items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setenv("KIT_TEST_RUN", mark)
+    threads = set(threading.enumerate())
+    notebook = nbformat.read(NOTEBOOKS / f"{stem}.ipynb", as_version=4)
+
+    NotebookClient(notebook, timeout=60, resources={"metadata": {"path": str(NOTEBOOKS)}}).execute()
+
+    assert any("a small difference" in str(cell.get("outputs")) for cell in notebook.cells)
+    assert left_behind(mark) == []
+    for thread in set(threading.enumerate()) - threads:
+        thread.join(5)
+        assert not thread.is_alive(), thread
 
 
 def test_a_failed_model_call_fails_the_notebook(tmp_path: Path) -> None:
