@@ -16,7 +16,7 @@ CHROMIUM := $(shell command -v chromium 2>/dev/null || command -v chromium-brows
 
 say = printf '\n\033[1m==> %s\033[0m\n' "$(1)"
 
-.PHONY: help demo lab test matrix-notebooks matrix-ray check record bench docs clean weights
+.PHONY: help demo lab test matrix matrix-notebooks matrix-ray check record bench docs clean weights
 .DEFAULT_GOAL := help
 
 help: ## this list
@@ -42,6 +42,16 @@ test: $(STAMP)-test weights ## install what the tests need, run the whole suite
 	@mkdir -p build; rm -f build/pytest-exit-code; \
 	 KIT_CHROMIUM="$(CHROMIUM)" $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile -q -m "not slow" $(ARGS); \
 	 code=$$?; echo $$code > build/pytest-exit-code; exit $$code
+
+MATRIX ?= 6.29.5 7.0.1 7.1.0 7.2.0 7.3.0
+KERNEL_TESTS ?= test_tools_in_kernel.py test_old_kernel.py test_magics.py
+
+matrix: $(STAMP)-test ## the kernel tests on older ipykernels (MATRIX="6.29.5 7.0.1") and on the installed one
+	@failed=; for version in $(MATRIX) ""; do \
+	  $(call say,ipykernel $${version:-as installed}); \
+	  if [ -n "$$version" ]; then export KIT_IPYKERNEL=$$version; else unset KIT_IPYKERNEL; fi; \
+	  $(BIN)/python -m pytest -q $(addprefix tests/jupyter/,$(KERNEL_TESTS)) $(ARGS) || failed="$$failed $${version:-installed}"; \
+	done; if [ -n "$$failed" ]; then echo "failed on ipykernel:$$failed"; exit 1; fi
 
 weights: $(STAMP)-test
 	@$(call say,The small local model (93 MB the first time))

@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+import os
 import queue
+import shutil
+import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from jupyter_client import KernelManager
 
 TURN_MIME = "application/vnd.kit.turn+json"
+OLD = "6.29.5"
+"""The oldest ipykernel that works, on which a part of the tests runs always."""
 
 SETUP = """
 import os
@@ -193,13 +200,35 @@ class Kernel:
         )
 
 
+def overlay(version: str) -> str:
+    """A folder that, before all others on the path, makes `version` the ipykernel of this very Python.
+
+    Installed on first use (a megabyte) and kept in ``build/``; skips the test where that cannot be.
+    """
+    import pytest
+
+    folder = Path(__file__).parents[2] / "build" / f"ipykernel-{version}"
+    if not folder.is_dir():
+        made = folder.with_name(f"{folder.name}.{os.getpid()}")  # workers may begin together
+        command = [sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-deps"]
+        command += ["--retries", "1", "--timeout", "20", "--target", str(made), f"ipykernel=={version}", "nest_asyncio"]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=100, check=False)
+        if done.returncode:
+            shutil.rmtree(made, ignore_errors=True)
+            why = (done.stderr.strip().splitlines() or ["no reason given"])[-1]
+            pytest.skip(f"ipykernel {version} cannot be installed now: {why[:200]}")
+        try:
+            made.rename(folder)
+        except OSError:  # another one was quicker
+            shutil.rmtree(made, ignore_errors=True)
+    return str(folder)
+
+
 @contextmanager
 def kernel(
     env: dict[str, str] | None = None, name: str = "python3", setup: str = SETUP, python: str = ""
 ) -> Iterator[Kernel]:
     """A kernel for the length of the block; `python` is another interpreter, with its own ipykernel."""
-    import os
-
     manager = KernelManager(kernel_name=name)
     if python:
         assert manager.kernel_spec is not None

@@ -1,7 +1,7 @@
 """ipykernel 6.29 … 7.3: fewer roads, the same promises.
 
-Runs with ``KIT_OTHER_PYTHON=path/to/python`` of an environment that has an older ipykernel and this package's
-dependencies.
+Runs on ipykernel 6.29 beside the installed one; with ``KIT_OTHER_PYTHON=path/to/python`` of an environment that
+has an older ipykernel and this package's dependencies, on that; with ``KIT_IPYKERNEL=7.0.1``, on that version.
 """
 
 from __future__ import annotations
@@ -12,12 +12,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from kernels import TURN_MIME, Kernel, kernel
+from kernels import OLD, TURN_MIME, Kernel, kernel, overlay
 
 PYTHON = os.environ.get("KIT_OTHER_PYTHON", "")
 ROOT = Path(__file__).parents[2]
-
-pytestmark = pytest.mark.skipif(not PYTHON, reason="KIT_OTHER_PYTHON names no environment with an older ipykernel")
 
 SLOW = '[text("begin "), *[x for i in range(300) for x in (delay(0.05), text("w%d " % i))]]'
 
@@ -25,7 +23,8 @@ SLOW = '[text("begin "), *[x for i in range(300) for x in (delay(0.05), text("w%
 @pytest.fixture(scope="module")
 def old(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Kernel]:
     home = str(tmp_path_factory.mktemp("old"))
-    path = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH", ""))))
+    other = "" if PYTHON else overlay(os.environ.get("KIT_IPYKERNEL", OLD))
+    path = os.pathsep.join(filter(None, (other, str(ROOT), os.environ.get("PYTHONPATH", ""))))
     with kernel({"PYTHONPATH": path, "XDG_DATA_HOME": home, "IPYTHONDIR": home, "KIT_UI": ""}, python=PYTHON) as it:
         yield it
 

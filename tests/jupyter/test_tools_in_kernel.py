@@ -1,11 +1,17 @@
-"""The tools in a real kernel: the user's namespace, thread, streams, figures, interrupts (issue 6)."""
+"""The tools in a real kernel: the user's namespace, thread, streams, figures, interrupts (issue 6).
+
+Each on the installed ipykernel and on the oldest one that works.
+"""
 
 from __future__ import annotations
 
+import os
 import time
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
 
 import pytest
-from kernels import Kernel
+from kernels import OLD, Kernel
 
 TOOLS = """
 from kit_jupyter.jupyter.runner import notebook_tools
@@ -23,11 +29,24 @@ def kinds(kit):
 YES = ", permissions='auto', approver=lambda question: True"
 
 
+@pytest.fixture(scope="module", params=[os.environ["KIT_IPYKERNEL"]] if "KIT_IPYKERNEL" in os.environ else ["", OLD])
+def any_kernel(
+    request: pytest.FixtureRequest,
+    tmp_path_factory: pytest.TempPathFactory,
+    kernel_on: Callable[..., AbstractContextManager[Kernel]],
+) -> Iterator[Kernel]:
+    """A kernel of each version."""
+    with kernel_on(tmp_path_factory.mktemp("home"), request.param) as it:
+        version = it.value("__import__('ipykernel').__version__")
+        assert version == request.param or (not request.param and version != OLD)
+        yield it
+
+
 @pytest.fixture
-def tools(nb: Kernel) -> Kernel:
+def tools(any_kernel: Kernel) -> Kernel:
     """The kernel with the built-in tools at hand."""
-    nb.ok(TOOLS)
-    return nb
+    any_kernel.ok(TOOLS)
+    return any_kernel
 
 
 def ask(kernel: Kernel, *calls: str, more: str = YES) -> None:
