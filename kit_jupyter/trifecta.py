@@ -21,6 +21,7 @@ from __future__ import annotations
 import html
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import accumulate
 from typing import Any, Final, Literal, Protocol
 
 from kit_jupyter.errors import UsageError
@@ -125,6 +126,9 @@ class Legs:
 _PLACES: Final = {"none": "nowhere", "vouched": "to vouched places", "any": "to any place"}
 _NO_LEGS: Final = Legs()
 UNNAMED: Final = "(extension)"
+MAX_NODES: Final = 10_000
+MAX_DEPTH: Final = 100
+MAX_WORK: Final = 200_000
 ALL_LEGS: Final = Legs(private=True, untrusted="hard", egress="unreviewed", destination="any")
 """What must be assumed of a tool about which nothing is known."""
 
@@ -342,6 +346,11 @@ class Report:
 def walk(root: Node) -> Report:
     """Which legs meet where in the tree, and which single change would quiet it.
 
+    Raises
+    ------
+    UsageError
+        If the nodes form a ring, or are more than 10 000, or nested deeper than 100.
+
     Examples
     --------
     >>> reader = Source("read_file", Legs(private=True))
@@ -352,9 +361,12 @@ def walk(root: Node) -> Report:
     >>> print(walk(miner).changes[0].text)
     have a person approve each hand-off from agent to researcher
     """
-    meetings = tuple(_meet(root, (), _NO_LEGS, "none"))
-    loudness = max(_VERDICT.index(m.verdict) for m in meetings)
-    return Report(root, meetings, tuple(_changes(root, loudness)), tuple(_gaps(root)))
+    flat = _Flat(root)
+    meetings = tuple(
+        Meeting(node, path, legs := _legs_of(met), legs.verdict)
+        for node, path, met in zip(flat.nodes, flat.paths, flat.meet(), strict=True)
+    )
+    return Report(root, meetings, tuple(flat.changes()), tuple(_gaps(root)))
 
 
 def closes_triangle(held: Legs, legs: Legs | None) -> str:
@@ -418,64 +430,141 @@ def _union(legs: Iterable[Legs | None]) -> Legs:
     return total
 
 
-def _upward(node: Node) -> Legs:
-    """What a node shows to its parent: all it holds, retold, its way out behind the edge's gate."""
-    held = _union((node.legs, *(_upward(child) for child in node.children)))
-    return held.relabel_inbound().cap_payload_review(node.gate)
+_Grades = tuple[int, int, int, int]  # legs as numbers: the walk is done again for each change that might help
+_NOTHING: Final[_Grades] = (0, 0, 0, 0)
 
 
-def _meet(node: Node, path: tuple[str, ...], down: Legs, gate: Review) -> Iterator[Meeting]:
-    ups = [_upward(child) for child in node.children]
-    own = _union((node.legs, *ups))
-    with_down = own.cap_payload_review(gate) | down if path else own
-    legs = max(with_down, own, key=lambda held: _VERDICT.index(held.verdict))
-    yield Meeting(node, (*path, node.label), legs, legs.verdict)
-    for child in node.children:
-        # A child's own legs do not come down to it again: the parent without this child.
-        others = _union((node.legs, down, *(up for c, up in zip(node.children, ups, strict=True) if c is not child)))
-        task = Legs(private=others.private, untrusted=others.relabel_inbound().untrusted)
-        yield from _meet(child, (*path, node.label), task, child.gate)
+def _grades(legs: Legs) -> _Grades:
+    return (
+        int(legs.private),
+        _UNTRUSTED.index(legs.untrusted),
+        _REVIEW.index(legs.egress),
+        _DESTINATION.index(legs.destination),
+    )
 
 
-def _loudness(root: Node) -> int:
-    return max(_VERDICT.index(m.verdict) for m in _meet(root, (), _NO_LEGS, "none"))
+def _legs_of(grades: _Grades) -> Legs:
+    private, untrusted, egress, destination = grades
+    return Legs(
+        private=bool(private),
+        untrusted=_UNTRUSTED[untrusted],
+        egress=_REVIEW[egress],
+        destination=_DESTINATION[destination],
+    )
 
 
-def _changes(root: Node, loudness: int) -> Iterator[Change]:
-    if loudness == 0:
-        return
-    ranked = sorted(_candidates(root, root.label), key=lambda candidate: candidate[0])
-    for _, text, changed in ranked:
-        after = _loudness(changed)
-        if after < loudness:
-            yield Change(text, _VERDICT[after])
+def _join(a: _Grades, b: _Grades) -> _Grades:
+    return (max(a[0], b[0]), max(a[1], b[1]), max(a[2], b[2]), max(a[3], b[3]))
 
 
-def _candidates(node: Node, where: str) -> Iterator[tuple[int, str, Node]]:
-    """Every tree that differs from `node` in one thing: what that costs (0 a gate, 1 a bound, 2 a loss), and words."""
-    for at, source in enumerate(node.sources):
-        if source.legs is None or not source.legs:
-            continue
-        others = (*node.sources[:at], *node.sources[at + 1 :])
-        if source.legs.egress == "unreviewed":
-            asked = Source(source.name, source.legs.cap_payload_review("reviewed"))
-            sources = (*node.sources[:at], asked, *node.sources[at + 1 :])
-            yield 0, f"ask a person before each call of {source.name} in {where}", replace(node, sources=sources)
-        if source.legs.destination == "any":
-            bound = Source(source.name, replace(source.legs, destination="vouched"))
-            sources = (*node.sources[:at], bound, *node.sources[at + 1 :])
-            yield 1, f"let {source.name} in {where} send to vouched places only", replace(node, sources=sources)
-        yield 2, f"take {source.name} away from {where}", replace(node, sources=others)
-    for at, child in enumerate(node.children):
-        if child.gate == "unreviewed":
-            gated = (*node.children[:at], replace(child, gate="reviewed"), *node.children[at + 1 :])
-            yield (
-                0,
-                f"have a person approve each hand-off from {node.label} to {child.label}",
-                replace(node, children=gated),
-            )
-        for cost, text, changed in _candidates(child, child.label):
-            yield cost, text, replace(node, children=(*node.children[:at], changed, *node.children[at + 1 :]))
+def _cap(grades: _Grades, gate: int) -> _Grades:
+    egress = min(grades[2], gate)
+    return (grades[0], grades[1], egress, grades[3] if egress else 0)
+
+
+def _soften(grades: _Grades) -> _Grades:
+    return (grades[0], max(0, grades[1] - 1), grades[2], grades[3])
+
+
+def _loudness(grades: _Grades) -> int:
+    if not (grades[0] and grades[1] and grades[2]):
+        return 0
+    return 2 if grades[2] == 2 and grades[3] == 2 else 1
+
+
+def _without_each(all_of: Sequence[_Grades]) -> list[_Grades]:
+    """For each position the union of the others."""
+    before = list(accumulate(all_of, _join, initial=_NOTHING))
+    after = list(accumulate(reversed(all_of), _join, initial=_NOTHING))[::-1]
+    return [_join(before[at], after[at + 1]) for at in range(len(all_of))]
+
+
+class _Flat:
+    """The nodes of a tree in order, a parent before its children; nothing here recurses."""
+
+    def __init__(self, root: Node) -> None:
+        self.nodes: list[Node] = []
+        self.paths: list[tuple[str, ...]] = []
+        self.children: list[list[int]] = []
+        waiting: list[tuple[Node, int, tuple[Node, ...]]] = [(root, -1, ())]
+        while waiting:
+            node, parent, above = waiting.pop()
+            if any(node is one for one in above):
+                ring = " → ".join(one.label for one in (*above, node))
+                raise UsageError(f"agents that hand tasks round in a ring are no tree: {ring[:500]}")
+            if len(above) >= MAX_DEPTH or len(self.nodes) >= MAX_NODES:
+                raise UsageError(
+                    f"a tree of agents has at most {MAX_NODES} nodes, {MAX_DEPTH} deep; it is larger at {node.label!r}"
+                )
+            at = len(self.nodes)
+            self.nodes.append(node)
+            self.paths.append((*(self.paths[parent] if parent >= 0 else ()), node.label))
+            self.children.append([])
+            if parent >= 0:
+                self.children[parent].append(at)
+            waiting += [(child, at, (*above, node)) for child in reversed(node.children)]
+        self.own = [_grades(node.legs) for node in self.nodes]
+        self.gates = [_REVIEW.index(node.gate) for node in self.nodes]
+
+    def meet(self) -> list[_Grades]:
+        """Which legs can meet at each node."""
+        count = len(self.nodes)
+        held, up, down = list(self.own), [_NOTHING] * count, [_NOTHING] * count
+        for at in reversed(
+            range(count)
+        ):  # what a node shows to its parent: all it holds, retold, behind the edge's gate
+            for child in self.children[at]:
+                held[at] = _join(held[at], up[child])
+            up[at] = _cap(_soften(held[at]), self.gates[at])
+        met = []
+        for at in range(count):
+            # A child's own legs do not come down to it again: the parent without this child.
+            above = _join(self.own[at], down[at])
+            others = _without_each([up[child] for child in self.children[at]])
+            for child, other in zip(self.children[at], others, strict=True):
+                private, untrusted, *_ = _soften(_join(above, other))
+                down[child] = (private, untrusted, 0, 0)
+            with_down = held[at] if at == 0 else _join(_cap(held[at], self.gates[at]), down[at])
+            met.append(max(with_down, held[at], key=_loudness))
+        return met
+
+    def loudest(self) -> int:
+        return max(map(_loudness, self.meet()))
+
+    def changes(self) -> list[Change]:
+        """Single changes that alone make it less loud, the cheapest first; in a huge tree not all are tried."""
+        loudness = self.loudest()
+        tries = max(20, MAX_WORK // len(self.nodes) // 3)  # of each cost
+        found = []
+        candidates = list(self._candidates()) if loudness else []
+        ranked = [one for cost in range(3) for one in [c for c in candidates if c[0] == cost][:tries]]
+        for _, text, at, own, gate in ranked:
+            before = self.own[at], self.gates[at]
+            self.own[at], self.gates[at] = own, gate
+            after = self.loudest()
+            self.own[at], self.gates[at] = before
+            if after < loudness:
+                found.append(Change(text, _VERDICT[after]))
+        return found
+
+    def _candidates(self) -> Iterator[tuple[int, str, int, _Grades, int]]:
+        """All that differs in one thing: what that costs (0 a gate, 1 a bound, 2 a loss), words, and the node then."""
+        for at, node in enumerate(self.nodes):
+            own, gate = self.own[at], self.gates[at]
+            if at and gate == 2:
+                hand_off = f"have a person approve each hand-off from {self.paths[at][-2]} to {node.label}"
+                yield 0, hand_off, at, own, 1
+            legs = [_grades(source.legs) if source.legs is not None else _NOTHING for source in node.sources]
+            for source, one, others in zip(node.sources, legs, _without_each(legs), strict=True):
+                if one == _NOTHING:
+                    continue
+                name = f"{source.name} in {node.label}"
+                if one[2] == 2:
+                    yield 0, f"ask a person before each call of {name}", at, _join(others, _cap(one, 1)), gate
+                if one[3] == 2:
+                    bound = f"let {name} send to vouched places only"
+                    yield 1, bound, at, _join(others, (*one[:3], 1)), gate
+                yield 2, f"take {source.name} away from {node.label}", at, others, gate
 
 
 def _gaps(node: Node) -> Iterator[str]:

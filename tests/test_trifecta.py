@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kit_jupyter import Kit
+from kit_jupyter import Kit, trifecta
 from kit_jupyter.builtin import builtin_tools
 from kit_jupyter.errors import UsageError
 from kit_jupyter.extension import Extension, ExtensionHost
@@ -21,6 +21,7 @@ PRIVATE = Legs(private=True)
 PAGE = Legs(untrusted="hard")
 SEND = Legs(egress="unreviewed", destination="any")
 WEB = PAGE | SEND
+LEGLESS = Legs()
 
 
 def tool(name, legs):
@@ -174,6 +175,107 @@ def test_one_more_tool_is_never_quieter(own, child, more):
     assert verdict([*own, more], child) >= base
     assert verdict(own, [*child, more]) >= base
     assert verdict(own, child, "reviewed") <= base
+
+
+def by_the_book(node, path=(), down=LEGLESS, gate="none"):
+    """The definition in words of the module, one recursion each: slow, and plain to read."""
+
+    def up(one):
+        held = one.legs
+        for child in one.children:
+            held = held | up(child)
+        return held.relabel_inbound().cap_payload_review(one.gate)
+
+    held = node.legs
+    for child in node.children:
+        held = held | up(child)
+    behind = held.cap_payload_review(gate) | down if path else held
+    yield (*path, node.label), max(behind, held, key=lambda one: GRADES[one.verdict])
+    for at, child in enumerate(node.children):
+        others = node.legs | down
+        for other, one in enumerate(node.children):
+            others = others if other == at else others | up(one)
+        task = Legs(private=others.private, untrusted=others.relabel_inbound().untrusted)
+        yield from by_the_book(child, (*path, node.label), task, child.gate)
+
+
+nodes = st.recursive(
+    st.builds(lambda own: agent("leaf", *((f"t{n}", one) for n, one in enumerate(own))), st.lists(legs, max_size=3)),
+    lambda kids: st.builds(
+        lambda own, children, gate: agent(
+            "node", *((f"t{n}", one) for n, one in enumerate(own)), children=children, gate=gate
+        ),
+        st.lists(legs, max_size=3),
+        st.lists(kids, max_size=3),
+        st.sampled_from(["none", "reviewed", "unreviewed"]),
+    ),
+    max_leaves=12,
+)
+
+
+@given(nodes)
+def test_the_walk_is_the_definition(root):
+    """S212: the quick walk finds at each node what the plain recursion says."""
+    report = walk(root)
+
+    assert [(m.path, m.legs) for m in report.meetings] == list(by_the_book(root))
+
+
+@given(nodes)
+def test_each_named_change_does_what_it_says(root):
+    """S211: the verdict after a named change is less loud; quiet trees name none."""
+    report = walk(root)
+
+    assert all(GRADES[change.verdict] < GRADES[report.verdict] for change in report.changes)
+    assert report.verdict != "quiet" or report.changes == ()
+
+
+def test_a_ring_of_agents_is_a_clear_error():
+    """Bad input: an extension's child that holds itself, near or far."""
+    children: list[Node] = []
+    inner = Node(label="b", children=children)  # type: ignore[arg-type]
+    outer = Node(label="a", children=(inner,))
+    children.append(outer)
+
+    with pytest.raises(UsageError, match=r"ring: root → a → b → a$"):
+        walk(Node(label="root", children=(outer,)))
+
+
+def test_one_node_in_two_places_is_no_ring():
+    """The same persona under two agents."""
+    shared = agent("web", ("web_fetch", WEB))
+
+    assert (
+        len(walk(agent("root", children=[agent("a", children=[shared]), agent("b", children=[shared])])).meetings) == 5
+    )
+
+
+def test_a_tree_without_end_is_a_clear_error():
+    """Bad input: nested without end, and doubled at each level, which is more nodes than there are in memory."""
+    deep = doubled = agent("leaf", ("web", WEB))
+    for level in range(3000):
+        deep = agent(f"n{level}", children=[deep])
+    for level in range(60):
+        doubled = agent(f"n{level}", children=[doubled, doubled])
+
+    for root in (deep, doubled):
+        with pytest.raises(UsageError, match="at most 10000 nodes, 100 deep"):
+            walk(root)
+
+
+def test_work_on_a_large_tree_is_bounded(monkeypatch):
+    """A thousand tools, and hundreds of agents beside each other: walks grow with the tree, not with its square."""
+    walks = []
+    meet = trifecta._Flat.meet
+    monkeypatch.setattr(trifecta._Flat, "meet", lambda self: walks.append(len(self.nodes)) or meet(self))
+
+    many = walk(agent("agent", *((f"t{n}", WEB if n % 2 else PRIVATE) for n in range(1000))))
+    wide = walk(agent("agent", ("p", PRIVATE), children=[agent(f"c{n}", ("w", WEB)) for n in range(400)]))
+
+    assert many.is_loud
+    assert wide.is_loud
+    assert "take p away from agent" in [change.text for change in wide.changes]
+    assert sum(walks) < 500_000
 
 
 # ---------------------------------------------------------------- the report
