@@ -189,6 +189,24 @@ def test_a_runner_in_this_process_gets_its_threads_back(
         assert not thread.is_alive(), thread
 
 
+def test_coverage_is_collected_from_notebooks(tmp_path: Path) -> None:
+    """What runs in the notebook's kernel counts, with pytest-cov and nbval alone (U112)."""
+    command = [sys.executable, *("-m", "pytest", "-q", "--nbval", "--nbval-current-env", "-p", "no:xdist")]
+    command += [
+        "--cov=kit_jupyter",
+        f"--cov-config={ROOT / 'pyproject.toml'}",
+        f"--cov-report=json:{tmp_path / 'cov.json'}",
+    ]
+    environ = replaying(tmp_path, "11_ci") | {"COVERAGE_FILE": str(tmp_path / "coverage")}
+    done = run([*command, "-p", "no:cacheprovider", "11_ci.ipynb"], environ, NOTEBOOKS)
+
+    assert done.returncode == 0, done.stdout[-3000:]
+    files = json.loads((tmp_path / "cov.json").read_text())["files"]
+    found = {Path(name).name: facts["summary"]["percent_covered"] for name, facts in files.items()}
+    assert found["turn.py"] > 30
+    assert found["magics.py"] > 20
+
+
 def test_a_failed_model_call_fails_the_notebook(tmp_path: Path) -> None:
     """A request that no recording answers is an error of its cell, and nbval notices (U113)."""
     notebook = nbformat.read(NOTEBOOKS / "11_ci.ipynb", as_version=4)
