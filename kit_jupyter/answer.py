@@ -215,7 +215,7 @@ class Growing:
     All of the text is read anew each time, so the longer that takes, the rarer it is done.
     """
 
-    __slots__ = ("_due", "_last", "_message_id", "_pieces", "_told", "_turn")
+    __slots__ = ("_due", "_last", "_later", "_message_id", "_pieces", "_told", "_turn")
 
     def __init__(self, turn: Turn, message_id: str) -> None:
         self._turn = turn
@@ -224,16 +224,23 @@ class Growing:
         self._told = 0
         self._due = 0.0
         self._last: Any = None
+        self._later: asyncio.TimerHandle | None = None
 
     def add(self, text: str) -> None:
         """More of the answer's text."""
         self._pieces.append(text)
-        if time.monotonic() >= self._due:
+        early = self._due - time.monotonic()
+        if early <= 0:
             self.tell()
+        elif self._later is None:  # what ends a burst is told too, though nothing may follow for long
+            self._later = asyncio.get_running_loop().call_later(early, self.tell)
 
     def tell(self) -> None:
         """Say what is there, if somebody listens and it is more than was said before."""
         turn = self._turn
+        if self._later is not None:
+            self._later.cancel()
+            self._later = None
         if self._told == len(self._pieces) or not turn.house.bus.is_heard or turn.format is None:
             return
         began = time.monotonic()
