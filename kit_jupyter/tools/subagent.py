@@ -14,6 +14,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Mapping, Sequence
+from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from typing import Any, Final, Literal, Protocol
 
@@ -28,6 +29,8 @@ from kit_jupyter.trifecta import Legs
 __all__ = ["Child", "ChildMaker", "Persona", "SubAgentTool"]
 
 _ALIVE: Final = 16
+MAX_DEPTH: Final = 4
+_depth: ContextVar[int] = ContextVar("kit_sub_agent_depth", default=0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -194,6 +197,8 @@ class SubAgentTool:
 
     async def run(self, context: ToolContext, arguments: dict[str, Any]) -> ToolOutcome:
         """One turn of the child; stopping the parent stops it."""
+        if _depth.get() >= MAX_DEPTH:
+            raise ToolError(f"sub-agents are nested {MAX_DEPTH} deep already; do this task yourself")
         persona = self.personas[arguments["persona"]]
         child = self._resume(persona, arguments["resume"]) if arguments["resume"] else self._begin(persona, arguments)
         session_id = child.session.id
@@ -206,6 +211,7 @@ class SubAgentTool:
             context.progress(f"{persona.name}: {event.name}({event.arguments[:200]})\n")
 
         self._busy.add(session_id)
+        token = _depth.set(_depth.get() + 1)
         unsubscribe = child.subscribe(tell, ToolCall, inline=True)
         try:
             answer = str(await child.prompt(arguments["task"]))
@@ -213,6 +219,7 @@ class SubAgentTool:
         except KitError as exc:
             answer, failed = f"the sub-agent {persona.name} failed: {exc.message}", True
         finally:
+            _depth.reset(token)
             unsubscribe()
             self._busy.discard(session_id)
             child.session.sync()
@@ -226,7 +233,8 @@ class SubAgentTool:
         return self._make_child(persona, task=arguments["task"], **self._options(persona))
 
     def _resume(self, persona: Persona, session_id: str) -> Child:
-        if (known := self._alive.get(session_id)) is not None:
+        known = self._alive.get(session_id)
+        if known is not None and known[1].session.header.get("parent") == self._parent_id():
             if known[0] != persona.name:
                 raise ToolError(f"sub-agent {session_id} is a {known[0]}, not a {persona.name}")
             return known[1]

@@ -15,6 +15,7 @@ from kit_jupyter.permissions import Approval, CallbackApprover
 from kit_jupyter.prompt import ToolResultPart
 from kit_jupyter.testing import ScriptedProvider, provider_error, record_events, text, tool_call
 from kit_jupyter.tool import tool
+from kit_jupyter.tools.subagent import SubAgentTool
 from kit_jupyter.trifecta import Legs
 
 WEB = Legs(untrusted="hard", egress="unreviewed", destination="any")
@@ -354,3 +355,145 @@ def test_worked_personas_name_tools_that_there_are():
     assert "agent" in miner.tools
     assert RESEARCHER.tool_names == ("web_fetch",)
     make(ScriptedProvider(), replace(RESEARCHER, tool_names=("fetch",)))
+
+
+# ---------------------------------------------------------------- deep, many, stopped
+
+
+class Deep(Extension):
+    """A hand-off tool for personas: they may hand on, also to themselves."""
+
+    def __init__(self, persona):
+        self._persona = persona
+
+    def configure(self, c):
+        self.c = c
+
+    def bind(self, ctx):
+        class Onward(SubAgentTool):
+            name = "onward"
+
+        self.tool = Onward([], ctx.child, lambda: str(ctx.kit.session_id))
+        resolved = self._persona.resolved({"onward": self.tool, "fetch": fetch})
+        self.tool.personas = {resolved.name: resolved}
+        ctx.add_tool(self.tool)
+
+
+DIGGER = Persona(name="digger", description="Digs.", system_prompt="Dig.", tool_names=("onward", "fetch"))
+
+
+def onward(task="dig"):
+    return tool_call("onward", persona="digger", task=task)
+
+
+async def test_hand_offs_without_end_come_to_one():
+    """Bad input: a persona that hands its task to itself: refused at the fourth level, and each level answers."""
+    provider = ScriptedProvider(*[[onward()]] * 5, *["done"] * 6)
+    kit = Kit(provider=provider, session="memory", extensions=[Deep(DIGGER)], permissions="auto")
+
+    result = await kit.prompt("dig")
+
+    assert str(result) == "done"
+    assert len(provider.requests) == 5 + 5
+    refused = [r for request in provider.requests for r in results(request) if r.is_error]
+    assert "nested 4 deep" in refused[0].parts[0].text
+
+
+async def test_denials_hold_for_grandchildren():
+    """What the parent may not, nobody below it may, however deep; a person's session answer counts, too."""
+    provider = ScriptedProvider([onward()], [onward()], [tool_call("fetch", url="u")], "no", "no", "no")
+    kit = Kit(
+        provider=provider,
+        session="memory",
+        extensions=[Deep(DIGGER)],
+        permissions={"preset": "auto", "rules": [("fetch", "*", "deny")]},
+    )
+
+    await kit.prompt("dig")
+
+    (denied,) = results(provider.requests[3])
+    assert denied.is_error
+    assert "fetch was not run" in denied.parts[0].text
+
+
+async def test_a_no_for_the_session_holds_for_every_child():
+    """A person says no for this session in one child: the other child is not asked, and the parent neither."""
+    asked = []
+
+    def no(question):
+        asked.append(question.tool_name)
+        return Approval(allowed=False, scope="session")
+
+    provider = ScriptedProvider(
+        [hand("scout", "a")],
+        [tool_call("fetch", url="u")],
+        "no",
+        [hand("scout", "b")],
+        [tool_call("fetch", url="u")],
+        "no",
+        "done",
+    )
+    kit, _ = make(provider, permissions=[("fetch", "*", "ask")], approver=CallbackApprover(no))
+
+    await kit.prompt("go")
+
+    assert asked == ["fetch"]
+    assert results(provider.requests[5])[0].is_error
+
+
+async def test_stopping_the_parent_stops_all_children_and_each_can_be_asked_again():
+    """Abort while three run: all stop, each call has its answer, nothing runs on, and a stopped child goes on later."""
+    started = []
+    gate = asyncio.Event()
+    ended = []
+
+    class Waits(ScriptedProvider):
+        async def stream(self, request):
+            if request.system == THINKER.system_prompt and len(started) < 3:
+                started.append(request.messages[0].parts[0].text)
+                if len(started) == 3:
+                    gate_loop.call_soon_threadsafe(gate.set)
+                try:
+                    await asyncio.Event().wait()
+                finally:
+                    ended.append(request.messages[0].parts[0].text)
+            async for delta in super().stream(request):
+                yield delta
+
+    gate_loop = asyncio.get_running_loop()
+    provider = Waits([hand("thinker", "a"), hand("thinker", "b"), hand("thinker", "c")], "on")
+    kit, _ = make(provider)
+    turn = asyncio.ensure_future(kit.prompt("go"))
+    await asyncio.wait_for(gate.wait(), 20)
+
+    kit.abort()
+    stopped = await asyncio.wait_for(turn, 20)
+
+    assert stopped.stop_reason == "aborted"
+    assert sorted(started) == sorted(ended) == ["a", "b", "c"]
+    answers = [m for m in kit.messages if m.role == "tool"]
+    assert len(answers) == 3
+    assert all(m.is_error for m in answers)
+    assert str(await kit.prompt("and now")) == "on"
+    agent = kit.tools["agent"]
+    assert len(agent._alive) == 3
+    assert agent._busy == set()
+    session_id = next(iter(agent._alive))
+    provider.script([hand("thinker", "again", resume=session_id)], "child again", "end")
+    assert str(await kit.prompt("ask it again")) == "end"
+
+
+async def test_children_of_another_session_are_not_resumed_after_a_move(tmp_path, monkeypatch):
+    """A Kit that goes on with another session does not let it reach the children of the first."""
+    monkeypatch.setenv("KIT_DATA_DIR", str(tmp_path))
+    provider = ScriptedProvider([hand("thinker", "a")], "secret", "done")
+    kit, _ = make(provider, session=None)
+    await kit.prompt("go")
+    session_id = resume_id(provider.last_request)
+    await kit.resume(Session.create())
+    provider.script([hand("thinker", "tell", resume=session_id)], "end")
+
+    await kit.prompt("go on")
+
+    assert "no sub-agent of this session" in results(provider.last_request)[-1].parts[0].text
+    await kit.aclose()
