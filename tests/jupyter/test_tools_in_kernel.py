@@ -127,20 +127,15 @@ def test_odd_code_is_a_result_and_the_kernel_lives(tools: Kernel, code: str, say
 )
 @pytest.mark.parametrize("by", ["control", "interrupt", "interrupt as it begins"])
 def test_stop_ends_running_code(tools: Kernel, code: str, by: str) -> None:
-    """By the control channel and by Kernel → Interrupt: soon, recorded, and the next turn works (U20, U23)."""
-    ask(tools, python(code))
-    msg_id = tools.send("%%kit\ngo")
+    """By the control channel and by Kernel → Interrupt: in a second, recorded, and the next turn works (U20, U23)."""
     # The words of the code come with the call, what it prints when it runs.
     words = "sta' 'rted" if by.endswith("begins") else "started"
-    tools.pump(lambda: any(words in str(m["content"]).replace("\\", "") for m in tools.mine(msg_id)), 20)
-    began = time.monotonic()
-    if by == "control":
-        tools.control({"op": "stop"})
-    else:
-        tools.manager.interrupt_kernel()
-    tools.wait(msg_id, 20)
 
-    assert time.monotonic() - began < 5
+    def once() -> float:
+        ask(tools, python(code))
+        return seconds_to_stop(tools, by.split()[0], words)
+
+    assert best_of_three(once) < 1.0
     assert tools.value("kit.is_running") is False
     assert "interrupted" in tools.value("last(kit)")
     ask(tools, python("1 + 1"))
@@ -148,19 +143,46 @@ def test_stop_ends_running_code(tools: Kernel, code: str, by: str) -> None:
     assert tools.value("last(kit)") == "2"
 
 
-def test_function_tools_are_stopped_too(tools: Kernel) -> None:
-    """U20: a sync tool in `time.sleep(30)` ends in about a second."""
+def seconds_to_stop(tools: Kernel, by: str, words: str) -> float:
+    """From the stop's being sent until the kernel's own note of the turn's end; both by the machine's one clock."""
     tools.ok(
-        "import time\n@tool\ndef slow():\n    'Slow.'\n    print('started')\n    time.sleep(30)\n"
-        "kit = Kit(provider=ScriptedProvider([tool_call('slow')], [text('next')]), session='memory', tools=[slow])"
+        "import time as _time\nfrom kit_jupyter import events as _events\n_ended = []\n"
+        "kit.subscribe(lambda event: _ended.append(_time.monotonic()), _events.TurnEnd, inline=True);"
     )
     msg_id = tools.send("%%kit\ngo")
-    tools.pump(lambda: any("started" in str(m["content"]) for m in tools.mine(msg_id)), 20)
+    tools.pump(lambda: any(words in str(m["content"]).replace("\\", "") for m in tools.mine(msg_id)), 20)
     began = time.monotonic()
-    tools.control({"op": "stop"})
+    if by == "control":
+        tools.control({"op": "stop"})
+    else:
+        tools.manager.interrupt_kernel()
     tools.wait(msg_id, 20)
+    return float(tools.value("_ended[0]")) - began
 
-    assert time.monotonic() - began < 5
+
+def best_of_three(once: Callable[[], float]) -> float:
+    """The least of up to three tries: a machine busy with other tests may be late, a stop that is slow always is.
+
+    Medians of 20, on two shared cores: 0.03 s by an interrupt (0.1 s with a child process), by the control channel
+    0.03 s for code that awaits, 0.3 s for code that computes or sleeps, 0.65 s for a child process.
+    """
+    least = once()
+    for _ in range(2):
+        if least < 1.0:
+            break
+        least = min(least, once())
+    return least
+
+
+def test_function_tools_are_stopped_too(tools: Kernel) -> None:
+    """U20: a sync tool in `time.sleep(30)` ends in under a second, and is no success."""
+    tools.ok("import time\n@tool\ndef slow():\n    'Slow.'\n    print('started')\n    time.sleep(30)")
+
+    def once() -> float:
+        tools.script("[tool_call('slow')]", "[text('next')]", more=", tools=[slow]")
+        return seconds_to_stop(tools, "control", "started")
+
+    assert best_of_three(once) < 1.0
     assert "interrupted" in tools.value("last(kit)")
     assert tools.ok("%%kit\nnext").reply["status"] == "ok"
 
