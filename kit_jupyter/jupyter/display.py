@@ -185,7 +185,7 @@ class UpdatesDisplay:
             saved = turn.saved()
             data = bundle(saved, keep=False)
             length = len(data["text/plain"])
-            if self._over.is_set() or length < max(size * 1.25, size + 20):
+            if self._over.is_set() or length < (max(size * 1.25, size + 20) if size else 1):
                 continue
             size = length
             if self._hint:

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
 
 import nbformat
 import pytest
-from kernels import TURN_MIME, Kernel
+from kernels import TURN_MIME, Kernel, kernel
+from labs import CHROMIUM
+
+from kit_jupyter.jupyter.transcript import bundle
 
 
 @pytest.fixture
@@ -141,3 +145,86 @@ def test_a_notebook_run_headless_reads_everywhere(tmp_path: Path) -> None:
     assert "<script>alert(1)" not in html.replace("&lt;script", "")
     markdown, _ = nbconvert.MarkdownExporter().from_notebook_node(book)
     assert "The area is **49**" in markdown
+
+
+def test_in_colab_text_goes_by_updates(tmp_path: Path) -> None:
+    """U86, simulated: where `google.colab` is loaded no custom widget is made, the turn streams as text."""
+    stub = tmp_path / "google" / "colab"
+    stub.mkdir(parents=True)
+    (stub / "__init__.py").write_text("")
+    env = {"PYTHONPATH": str(tmp_path), "XDG_DATA_HOME": str(tmp_path), "IPYTHONDIR": str(tmp_path / "ip")}
+    with kernel(env, setup="import google.colab") as colab:
+        colab.ok("%load_ext kit_jupyter\nfrom kit_jupyter import Kit\nfrom kit_jupyter.testing import *")
+        colab.script("[text('first '), delay(1.2), text('a good deal more than before')]")
+        said = colab.ok("%%kit\nhi", cell_id="c")
+
+        assert not [m for m in said.messages if m["msg_type"] == "comm_open" and "view" in str(m["content"]["data"])]
+        assert len(said.of("update_display_data")) >= 2
+        assert said.kit()["text/plain"] == "first a good deal more than before"
+
+
+def test_in_vs_code_a_view_that_no_browser_draws_becomes_text(tmp_path: Path) -> None:
+    """U85, simulated: VS Code's environment and no page that loads the widget's module: text, and one hint line."""
+    env = {"VSCODE_PID": "1", "VSCODE_CWD": "/", "XDG_DATA_HOME": str(tmp_path), "IPYTHONDIR": str(tmp_path / "ip")}
+    with kernel(env) as code:
+        code.ok("from kit_jupyter.jupyter import display; display.HELLO_SECONDS = 0.5")
+        code.script("[text('first '), delay(2.5), text('and the rest of a long answer')]")
+        code.ok("__vsc_ipynb_file__ = '/home/me/book.ipynb'")
+        said = code.ok("%%kit\nhi", cell_id="c")
+
+        texts = [content["data"].get("text/markdown", "") for content in said.of("update_display_data")]
+        hints = [text for text in texts if "no browser answered the live view" in text]
+        assert hints
+        assert hints[-1].count("KIT_UI=updates") == 1
+        assert said.reply["status"] == "ok"
+        assert said.kit()["text/plain"] == "first and the rest of a long answer"
+        assert "Traceback" not in said.stream
+        assert code.value("kit.session.branch()[0].message.request.cell.notebook") == "book.ipynb"
+        opened = [m["content"]["data"].get("state", {}) for m in said.messages if m["msg_type"] == "comm_open"]
+        assert not any("http" in str(state.get("_esm", "")).replace("http://www.w3.org", "") for state in opened)
+
+
+def test_a_pdf_shows_answers_and_tools(tmp_path: Path) -> None:
+    """U83: nbconvert's page, printed by Debian's Chromium: answers and tool summaries are text in the PDF."""
+    nbconvert = pytest.importorskip("nbconvert")
+    pypdf = pytest.importorskip("pypdf")
+    if not Path(CHROMIUM).exists():
+        pytest.skip("Debian's chromium is not installed")
+    html, _ = nbconvert.HTMLExporter(template_name="webpdf").from_notebook_node(_saved_notebook())
+    page = tmp_path / "book.html"
+    page.write_text(html, encoding="utf-8")
+    command = [CHROMIUM, "--headless", "--no-sandbox", "--disable-gpu", f"--user-data-dir={tmp_path / 'profile'}"]
+    command += [
+        "--host-resolver-rules=MAP * ~NOTFOUND",
+        "--no-pdf-header-footer",
+        f"--print-to-pdf={tmp_path / 'p.pdf'}",
+    ]
+    subprocess.run([*command, str(page)], check=True, timeout=120, capture_output=True)
+    pages = pypdf.PdfReader(tmp_path / "p.pdf").pages
+    text = " ".join(" ".join(one.extract_text() for one in pages).split())
+
+    assert "The area is 49." in text
+    assert 'area {"w": 7} (done)' in text
+    assert "How large is it?" in text
+
+
+@pytest.mark.skipif(shutil.which("pandoc") is None, reason="pandoc is not installed")
+def test_latex_shows_answers_and_tools() -> None:
+    """U83: the road by LaTeX (`nbconvert --to pdf`): pandoc drops the fold of a card, its text stays."""
+    nbconvert = pytest.importorskip("nbconvert")
+
+    latex, _ = nbconvert.LatexExporter().from_notebook_node(_saved_notebook())
+
+    assert r"\textbf{49}" in latex
+    assert "area" in latex.partition("How large is it?")[2]
+
+
+def _saved_notebook() -> nbformat.NotebookNode:
+    """A notebook as it is saved: a turn with a tool call."""
+    items = [
+        {"kind": "tool", "name": "area", "arguments": '{"w": 7}', "status": "done", "result": "49"},
+        {"kind": "text", "text": "The area is **49**."},
+    ]
+    made = bundle({"prompt": "How large is it?", "mode": "prompt", "status": "done", "items": items})
+    output = nbformat.v4.new_output("display_data", data=made)
+    return nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell("%%kit\nHow large is it?", outputs=[output])])

@@ -14,10 +14,16 @@ ENDING = """
 import asyncio
 from kit_jupyter import Extension
 class Lingers(Extension):
-    seconds = 0.4
-    async def after_turn(self, ctx, response, error=None):
+    until = None
+    def bind(self, ctx):
+        self.ctx = ctx
+    async def after_turn(self, *told):
         print_ending.set()
-        await asyncio.sleep(self.seconds)
+        self.ctx.warn("lingering")
+        for n in range(200 if self.until else 8):
+            if self.until and self.until():
+                return
+            await asyncio.sleep(0.05)
 import threading
 print_ending = threading.Event()
 """
@@ -89,10 +95,10 @@ def test_a_steer_that_a_cells_turn_no_longer_takes_is_shown_in_the_cell(nb: Kern
     """U27, U28: the view closes with the turn; the words do not go with it."""
     nb.ok(ENDING)
     nb.script("[text('done')]", more=", extensions=[Lingers()]")
+    nb.ok("Lingers.until = lambda self: kit.queue.returned")
     msg = nb.send("%%kit\ngo", cell_id="late")
     view = nb.view_of(msg)
-    nb.pump(lambda: "done" in nb.text_in_frames(msg))
-    time.sleep(0.1)  # into the guest's time
+    nb.pump(lambda: "lingering" in str(nb.mine(msg)))
     nb.comm(view, {"kind": "steer", "text": "be brief"})
     one = nb.wait(msg)
 
