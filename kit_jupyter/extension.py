@@ -466,6 +466,29 @@ class ExtensionHost(Chains):
             raise
         return context
 
+    def admit(self, extension: Any) -> None:
+        """Take in a guest after the Kit was made: its hooks and tools count from the next turn.
+
+        Its sections of the system prompt are pulled at the next reset.
+
+        Raises
+        ------
+        UsageError
+            If it is no extension, or is here already.
+        ExtensionError
+            If its `configure` or `bind` fails.
+        """
+        configurator = Configurator(self)
+        try:
+            self._add_extension(extension, configurator)
+        finally:
+            configurator._open = False
+        self.tools_version += 1
+        guest, context = self._guests[-1], self.context
+        if context is not None:
+            with as_guest(guest.name):
+                self._construct(guest, "bind", context)
+
     def add_hook(self, name: str, fn: Callable[..., Any], *, priority: int = 50) -> Callable[[], None]:
         """Add a chained hook for the Kit itself, at any time; returns what takes it away again."""
         return self._add_handler(name, Handler(name_of(fn), fn, priority, HOOK_TIMEOUT_SECONDS))

@@ -120,7 +120,9 @@ class Lab:
             self._announcement = _open_comm(LAB_TARGET, {"client": ""})
 
     def close(self) -> None:
-        """Let go of all pages."""
+        """Let go of all pages, and of the Kits."""
+        for guest in self._guests:
+            guest.leave()
         with self._lock:
             comms = [page.comm for page in self.pages.values()] + list(self._panel_outlets.values())
             self.pages.clear()
@@ -351,8 +353,10 @@ class Lab:
     # -- keys
 
     def adopt(self, kit: Kit) -> None:
-        """Let ``kit.keymap(...)`` map keys here."""
+        """Let ``kit.keymap(...)`` map keys here, and a Kit that the person made have what one of ours has."""
         kit.keymap = self.keymap.add  # type: ignore[attr-defined]
+        if not any(isinstance(guest, Presence) and guest.lab is self for guest in kit.host.extensions):
+            kit.host.admit(self.guest())
 
     def _keymap_message(self) -> dict[str, Any]:
         bindings = [binding.to_json() for binding in self.keymap.bindings]
@@ -457,7 +461,7 @@ class Presence(Extension):
     def __init__(self, lab: Lab) -> None:
         self.lab = lab
         self._ctx: ExtensionContext | None = None
-        self._has_tools = False
+        self._tools: tuple[Any, ...] = ()
 
     def bind(self, ctx: ExtensionContext) -> None:
         """Tools come with the first page."""
@@ -478,20 +482,21 @@ class Presence(Extension):
         return "\n\n".join(words) or None
 
     def equip(self) -> None:
-        """Give the Kit the cell tools, once a page is there and its model is known to be no small one."""
+        """Give the Kit the cell tools, once a page is there; a turn leaves them out for a very small model."""
         ctx = self._ctx
-        if self._has_tools or ctx is None or not self.lab.is_attached:
+        if self._tools or ctx is None or not self.lab.is_attached:
             return
-        model = str(getattr(ctx.kit, "model", "") or "")
-        if not model or model.startswith("local/"):
-            return  # a small model is not helped by eight more tools
         from kit_jupyter.jupyter.lab_cells import cell_tools
 
-        self._has_tools = True
         known = set(ctx.kit.tools)
-        for tool in cell_tools(self.lab):
-            if tool.spec.name not in known:
-                ctx.add_tool(tool)
+        self._tools = tuple(ctx.add_tool(tool) for tool in cell_tools(self.lab) if tool.spec.name not in known)
+
+    def leave(self) -> None:
+        """Take the tools away again."""
+        if self._ctx is not None:
+            for tool in self._tools:
+                self._ctx.remove_tool(tool.spec.name)
+        self._tools = ()
 
 
 def _outcome(cell: RanCell) -> list[str]:

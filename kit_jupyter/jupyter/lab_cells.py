@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Awaitable, Callable, Mapping
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from kit_jupyter.errors import ToolError
 from kit_jupyter.jupyter.lab import NoFrontEnd
@@ -43,6 +43,9 @@ class CellTool(FunctionTool):
         Whose page tells the text of the cell in question before a person is asked, so that they see what
         will run or go; the call is refused when that text has changed since.
     """
+
+    #: One of kit's own: a turn does not offer it to a model so small that eight more tools would drown it.
+    is_builtin: ClassVar[bool] = True
 
     def __init__(self, fn: Body, kind: Kind, question: str, shows: Lab | None = None) -> None:
         super().__init__(fn, legs=_LEGS)

@@ -85,7 +85,8 @@ class Server:
         for name in ("KIT_UI", "KIT_REPLAY", "KIT_MODEL"):
             environment.pop(name, None)
         # Another Lab, or one beside other extensions, can be tried: the environment that has it.
-        python = os.environ.get("KIT_LAB_PYTHON") or sys.executable
+        named = os.environ.get("KIT_LAB_PYTHON")
+        python = str(Path(named).absolute()) if named else sys.executable
         command = [
             python, "-m", "jupyterlab", "--no-browser", "--allow-root",
             f"--ServerApp.port={self.port}", "--ServerApp.port_retries=0", "--IdentityProvider.token=",
@@ -185,7 +186,8 @@ class Page:
         self.page.goto(f"{self.server.url}/{where}/{self.path}{query}")
         self.page.wait_for_function(
             """path => { const t = window.jupyterapp && window.jupyterapp.shell;
-                 const w = t && [...t.widgets('main')].find(w => w.context && w.context.path === path);
+                 const is = w => w.context && (w.context.localPath || w.context.path) === path;
+                 const w = t && [...t.widgets('main')].find(is);
                  return w && w.context.isReady && w.sessionContext && w.sessionContext.session
                      && w.sessionContext.session.kernel && w.sessionContext.session.kernel.status === 'idle'; }""",
             arg=self.path,
@@ -196,7 +198,8 @@ class Page:
     def js(self, body: str, argument: Any = None) -> Any:
         """Evaluate with ``panel`` (the notebook's widget), ``app`` and ``arg`` in scope."""
         prefix = """const app = window.jupyterapp;
-          const panel = [...app.shell.widgets('main')].find(w => w.context && w.context.path === path);
+          const is = w => w.context && (w.context.localPath || w.context.path) === path;
+          const panel = [...app.shell.widgets('main')].find(is);
           const shared = panel.content.model.sharedModel;"""
         return self.page.evaluate(f"async ([path, arg]) => {{ {prefix} {body} }}", [self.path, argument])
 
@@ -234,7 +237,8 @@ class Page:
     def wait(self, expression: str, argument: Any = None, *, timeout: float = 60_000) -> None:
         """Wait until a JavaScript expression over ``panel``, ``app``, ``shared`` and ``arg`` holds."""
         prefix = """const app = window.jupyterapp;
-          const panel = [...app.shell.widgets('main')].find(w => w.context && w.context.path === path);
+          const is = w => w.context && (w.context.localPath || w.context.path) === path;
+          const panel = [...app.shell.widgets('main')].find(is);
           const shared = panel.content.model.sharedModel;"""
         self.page.wait_for_function(
             f"([path, arg]) => {{ {prefix} return {expression}; }}", arg=[self.path, argument], timeout=timeout

@@ -264,6 +264,79 @@ def test_tools_come_with_the_first_page(lab: Lab, shell: InteractiveShell) -> No
     assert {"read_cells", "insert_cell", "edit_cell", "run_cell"} <= set(kit.tools)
 
 
+def names_sent(request: Any) -> set[str]:
+    """Names of the tools that a request offers."""
+    return {tool.name for tool in request.tools}
+
+
+def test_a_kit_that_the_person_made_has_them_too(lab: Lab, shell: InteractiveShell) -> None:
+    """Point 5: `kit = Kit(...)` in a cell talks to this notebook's page; what it had by these names stays."""
+
+    def read_cells() -> str:
+        """Mine."""
+        return "mine"
+
+    provider = ScriptedProvider([text("ok")])
+    mine = Kit(provider=provider, session="memory", tools=[read_cells])
+    shell.user_ns["kit"] = mine
+    hello(lab, "one")
+    lab.on_request({"op": "focus", "client": "one", "focus": {"cell": "cc", "type": "code", "source": "f = 2"}})
+
+    assert lab.nb.kit() is mine
+    mine.prompt_sync("explain this cell")
+
+    assert {"read_cells", "insert_cell", "edit_cell", "run_cell"} <= names_sent(provider.last_request)
+    assert "f = 2" in str(provider.last_request.messages)
+    assert mine.tools["read_cells"].spec.description == "Mine."
+    assert callable(mine.keymap)  # type: ignore[attr-defined]
+    unload(shell)
+    assert set(mine.tools) == {"read_cells"}
+
+
+@pytest.mark.parametrize("lean", [True, False])
+def test_a_very_small_model_is_not_offered_them(lab: Lab, shell: InteractiveShell, lean: bool) -> None:
+    """Point 5: by what is known of the model, not by who serves it; a larger local one has them."""
+    from dataclasses import replace
+
+    provider = ScriptedProvider([text("ok")])
+    info = provider.info
+    provider.info = lambda model: replace(info(model), lean=lean)  # type: ignore[method-assign]
+    kit = shell.user_ns["kit"] = Kit(provider=provider, session="memory")
+    hello(lab, "one")
+    assert lab.nb.kit() is kit
+
+    kit.prompt_sync("hello")
+
+    assert ("edit_cell" in names_sent(provider.last_request)) is not lean
+
+
+def test_a_question_goes_to_the_chat_where_a_page_shows_it(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Point 2: on ipykernel 6 the page is asked to show the chat; who answers by input() is asked only without one."""
+    asked = threading.Event()
+    assert lab.show_chat(asked.set) is False
+    comm = hello(lab, "one")
+
+    def answer(message: dict[str, Any], ok: bool = True) -> None:
+        if message["kind"] == "call":
+            lab.on_request({"op": "claim", "client": "one", "id": message["id"]})
+            lab.on_request({"op": "done", "id": message["id"], "ok": ok, "value": {}, "error": "no chat"})
+
+    comm.on_send = answer
+    assert lab.show_chat(asked.set) is True
+    assert call_to(comm)["tool"] == "show_chat"
+    settle()
+    assert not asked.is_set()
+
+    comm.on_send = lambda message: answer(message, ok=False)
+    assert lab.show_chat(asked.set) is True
+    assert asked.wait(60)
+    asked.clear()
+    comm.on_send = None
+    monkeypatch.setattr(lab_room, "CLAIM_SECONDS", 0.05)
+    assert lab.show_chat(asked.set) is True
+    assert asked.wait(60)
+
+
 def test_this_cell_is_the_focused_one_else_the_one_run_last(lab: Lab, shell: InteractiveShell) -> None:
     """U55: with a page the cell that has the focus; without one the cell run last; else nothing is added."""
     shell.run_cell("first = 1")
