@@ -386,3 +386,132 @@ def test_an_interrupted_run_goes_on_without_paying_twice(tmp_path: Path) -> None
     assert second.returncode == 0
     assert len(asked) == 41  # the one that was killed in flight is asked again, no other
     assert set(asked) == {str(i) for i in range(40)}
+
+
+class Unprintable:
+    """A cell that cannot even be shown."""
+
+    def __str__(self) -> str:
+        raise RuntimeError("no words for this")
+
+
+def test_rows_that_no_file_could_hold_are_asked_or_say_why(kit: Kit, tmp_path: Path) -> None:
+    """Locks, functions and open files in a frame: what can be put into words is asked, the rest is that row's error."""
+    import threading
+
+    lock = threading.Lock()
+    frame = pd.DataFrame({"text": ["a", "b", "c"], "thing": [lock, Unprintable(), "\ud800"]}, index=[0, 0, 1])
+
+    by_text = kit.map(frame, "{text}", progress=False, store=tmp_path / "s")
+    by_thing = kit.map(frame, "{thing}", progress=False, store=tmp_path / "s")
+
+    assert list(by_text["answer"]) == ["A", "B", "C"]
+    assert by_text["thing"].iloc[0] is lock
+    assert str(by_thing["answer"].iloc[0]).startswith("<UNLOCKED _THREAD.LOCK")
+    assert "no words for this" in by_thing["error"].iloc[1]
+    assert "surrogate" in by_thing["error"].iloc[2]
+
+
+def test_rows_with_objects_go_to_other_processes_as_words(tmp_path: Path) -> None:
+    """Only the prompt travels, so a row need not be picklable."""
+    import concurrent.futures
+    import multiprocessing
+    import threading
+
+    from tests.batch.workers import Echo
+
+    kit = Kit(provider=Echo(), session="memory")
+    rows = [{"text": "a", "lock": threading.Lock()}, {"text": "b", "lock": threading.Lock()}]
+    context = multiprocessing.get_context("spawn")
+    with concurrent.futures.ProcessPoolExecutor(1, mp_context=context) as pool:
+        out = kit.map(rows, "{text}", executor=pool, progress=False, store=False)
+
+    assert [row.answer for row in out] == ["A", "B"]
+
+
+def test_a_schema_that_the_service_rejects_is_told_once_a_row_and_never_retried(tmp_path: Path) -> None:
+    """The service's own words reach the error column; nothing is kept, so a better schema is asked anew."""
+    rejected = provider_error("rejected", "Invalid schema for response_format: too deep")
+    provider = ScriptedProvider(rejected, rejected, '{"tone": "warm", "score": 1}', '{"tone": "cold", "score": 2}')
+    kit = Kit(provider=provider, session="memory")
+
+    first = kit.map(["a", "b"], "{text}", schema=Label, concurrency=1, progress=False, store=tmp_path / "s")
+    asked = len(provider.requests)
+    second = kit.map(["a", "b"], "{text}", schema=Label, concurrency=1, progress=False, store=tmp_path / "s")
+
+    assert ["too deep" in row.error for row in first] == [True, True]
+    assert asked == 2
+    assert [row.answer for row in second] == [Label("warm", 1), Label("cold", 2)]
+
+
+def test_a_type_of_which_no_schema_can_be_made_is_refused_before_anything_is_asked(kit: Kit) -> None:
+    """A lock is no form for an answer."""
+    import threading
+
+    with pytest.raises(UsageError, match="no JSON schema can be made"):
+        kit.map(["a"], "{text}", schema=type(threading.Lock()), progress=False, store=False)
+
+    assert requests(kit) == []
+
+
+def test_a_run_over_a_recording_with_a_row_missing_answers_the_others(tmp_path: Path) -> None:
+    """KIT_REPLAY=strict: a row that no recording answers says so in its own row; the others have their answers."""
+    script = textwrap.dedent(
+        """
+        import json, sys
+        from kit_jupyter import Kit, PromptOptions
+        kit = Kit("openai-chat/gpt-4.1-mini", session="memory")
+        options = PromptOptions(base_url=sys.argv[1], api_key="sk-x")
+        more = {"concurrency": 1, "retries": 0, "store": False, "progress": False}
+        out = kit.map(sys.argv[2:], "say {text}", options=options, **more)
+        print(json.dumps([[row.answer, row.error] for row in out]))
+        """
+    )
+    import json
+    import os
+    import threading
+    from http.server import BaseHTTPRequestHandler, HTTPServer
+
+    class Handler(BaseHTTPRequestHandler):
+        def log_message(self, format: str, *args: object) -> None: ...
+
+        def do_POST(self) -> None:
+            asked = json.loads(self.rfile.read(int(self.headers["content-length"])))["messages"][-1]["content"]
+            words = asked if isinstance(asked, str) else asked[-1]["text"]
+            message = {"role": "assistant", "content": words.upper()}
+            body = json.dumps({"id": "c", "model": "m", "choices": [{"message": message, "finish_reason": "stop"}]})
+            self.send_response(200)
+            self.send_header("content-type", "application/json")
+            self.end_headers()
+            self.wfile.write(body.encode())
+
+    server = HTTPServer(("127.0.0.1", 0), Handler)
+    thread = threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True)
+    thread.start()
+    url = f"http://127.0.0.1:{server.server_address[1]}/v1"
+    command = [sys.executable, "-c", script, url]
+    environ = {**os.environ, "KIT_REPLAY_FILE": str(tmp_path / "r.json")}
+
+    def run(mode: str, *rows: str) -> list[list[str]]:
+        done = subprocess.run(
+            [*command, *rows],
+            env={**environ, "KIT_REPLAY": mode},
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+        )
+        assert done.returncode == 0, done.stderr
+        return json.loads(done.stdout)  # type: ignore[no-any-return]
+
+    try:
+        recorded = run("record", "a", "b")
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join()
+    played = run("strict", "a", "x", "b")
+
+    assert recorded == [["SAY A", ""], ["SAY B", ""]]
+    assert [row[0] for row in played] == ["SAY A", None, "SAY B"]
+    assert "recording" in played[1][1]
