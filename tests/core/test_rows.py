@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import re
 from pathlib import Path
 
@@ -18,6 +19,7 @@ def mapped() -> dict[str, list[str]]:
     return {row: re.findall(r"`([^`]+)`", tests) for row, tests in LINE.findall(text)}
 
 
+@functools.cache
 def functions(path: Path) -> dict[str, str]:
     """Test functions of a file, with their docstrings."""
     return {

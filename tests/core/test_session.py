@@ -779,7 +779,7 @@ def test_readers_on_other_threads_never_see_half_of_a_change(tmp_path: Path) -> 
     """U42: ten thousand reads from threads during a run: every snapshot is a whole state."""
     kit = Kit(
         provider=ScriptedProvider(
-            *([tool_call("area", width=i, height=1)] if i % 3 else [text("x y z")] for i in range(90))
+            *([tool_call("area", width=i, height=1)] if i % 3 else [text("x y z")] for i in range(36))
         ),
         session=Session.create(tmp_path),
         tools=[area],
@@ -812,7 +812,7 @@ def test_readers_on_other_threads_never_see_half_of_a_change(tmp_path: Path) -> 
     threads = [threading.Thread(target=read) for _ in range(4)]
     for thread in threads:
         thread.start()
-    for i in range(30):
+    for i in range(12):
         kit.prompt_sync(f"p{i}")
         kit.queue_steer(f"s{i}")
     over.set()
