@@ -126,7 +126,7 @@ $(STAMP)-docs: $(BIN)/python pyproject.toml
 $(STAMP)-ray: pyproject.toml
 	@$(call say,Ray in an environment of its own (about 100 MB))
 	@$(PYTHON) -m venv build/ray
-	@build/ray/bin/python -m pip --disable-pip-version-check install -q -e '.[ray]' \
+	@build/ray/bin/python -m pip --disable-pip-version-check install -q -c constraints.txt -e '.[ray]' \
 	 pandas polars pyarrow pytest pytest-asyncio pytest-timeout
 	@touch $@
 

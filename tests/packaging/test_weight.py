@@ -63,7 +63,7 @@ def test_constraints_name_what_the_extras_ask_for() -> None:
     """Every direct requirement has its known-to-work version, so that two machines install the same."""
     pinned = {canonicalize_name(line.split("==")[0]) for line in (ROOT / "constraints.txt").read_text().splitlines()}
     extras = PROJECT["optional-dependencies"]
-    asked = [*PROJECT["dependencies"], *(r for name in extras if name != "docs" for r in extras[name])]
+    asked = [*PROJECT["dependencies"], *(r for name in extras for r in extras[name])]
 
     missing = {canonicalize_name(Requirement(r).name) for r in asked} - pinned - {"kit-jupyter"}
 
