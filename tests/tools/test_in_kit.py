@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import threading
 import time
 from typing import Any
@@ -12,9 +13,11 @@ import pytest
 from kit_jupyter import Kit, tool
 from kit_jupyter import events as ev
 from kit_jupyter.builtin import builtin_tools
+from kit_jupyter.loop import engine
 from kit_jupyter.messages import ToolResult, text_of
 from kit_jupyter.permissions import Approval, Rule
 from kit_jupyter.testing import ScriptedProvider, text, tool_call
+from kit_jupyter.tool import ToolContext
 from kit_jupyter.tools.python import NamespaceRunner
 
 
@@ -137,24 +140,98 @@ def test_a_tools_time_limit_ends_its_work():
     assert ended == [True]
 
 
-def test_a_tool_without_a_limit_is_not_cut():
-    """U25: no limit by default, and its progress is seen while it runs."""
+@pytest.fixture
+def fake_time(monkeypatch):
+    """Lets time pass: `fake_time(15)`. asyncio's timers, time-outs and every `time.monotonic()` go by it."""
+    real, passed = time.monotonic, [0.0]
+    monkeypatch.setattr(time, "monotonic", lambda: real() + passed[0])
 
-    @tool
-    def training():
+    def let_pass(seconds: float) -> None:
+        passed[0] += seconds
+        assert engine.start(_settled()).future.result(20) is None  # timers that are due have fired
+
+    return let_pass
+
+
+async def _settled() -> None:
+    for _ in range(5):
+        await asyncio.sleep(0.01)
+
+
+MINUTES = 5 * 60
+STEP = 15
+
+
+def training(how: str, fake_time: Any, ended: list[str]) -> Any:
+    """A tool that trains for five minutes and says so every fifteen seconds, in one of the ways to write it."""
+
+    def yielding():
         "Train."
-        for epoch in range(5):
-            yield f"epoch {epoch}\n"
+        for second in range(STEP, MINUTES + 1, STEP):
+            fake_time(STEP)
+            yield f"{second} s\n"
         return "trained"
 
-    assert training.timeout_seconds is None
-    kit = make([tool_call("training")], tools=[training])
+    def printing() -> str:
+        "Train."
+        try:
+            for second in range(STEP, MINUTES + 1, STEP):
+                fake_time(STEP)
+                print(f"{second} s")
+        finally:
+            ended.append("finally")
+        return "trained"
+
+    async def telling(context: ToolContext) -> str:
+        "Train."
+        for second in range(STEP, MINUTES + 1, STEP):
+            await asyncio.to_thread(fake_time, STEP)
+            context.progress(f"{second} s\n")
+        return "trained"
+
+    return {"yielding": yielding, "printing": printing, "telling": telling}[how]
+
+
+@pytest.mark.parametrize("how", ["yielding", "printing", "telling"])
+def test_a_tool_of_five_minutes_is_not_cut(fake_time, how):
+    """U25: five minutes (of fake time) without a limit; progress is seen at least every fifteen seconds."""
+    train = tool(training(how, fake_time, []), name="train")
+    assert train.timeout_seconds is None
+    kit = make([tool_call("train")], tools=[train])
+    seen: list[tuple[float, str]] = []
+    ends: list[ev.ToolExecutionEnd] = []
+    kit.subscribe(lambda event: seen.append((time.monotonic(), event.text)), ev.ToolOutput, inline=True)
+    kit.subscribe(ends.append, ev.ToolExecutionEnd, inline=True)
+    began = time.monotonic()
+    result = kit.prompt_sync("go")
+
+    assert str(result) == "done"
+    assert results(kit)[0].endswith("trained")
+    assert ends[0].outcome == "ok"
+    assert ends[0].duration_seconds >= MINUTES
+    assert "".join(text for _, text in seen) == "".join(f"{s} s\n" for s in range(STEP, MINUTES + 1, STEP))
+    times = [began, *(at for at, _ in seen), time.monotonic()]
+    assert max(later - at for at, later in itertools.pairwise(times)) < STEP + 5
+
+
+def test_fake_time_cuts_a_tool_that_has_a_limit(fake_time):
+    """U25, the other way round: a limit of a minute is kept by the same clock, so the test above can fail."""
+    ended: list[str] = []
+    train = tool(training("printing", fake_time, ended), name="train", timeout_seconds=60)
+    kit = make([tool_call("train")], tools=[train])
     seen: list[str] = []
     kit.subscribe(lambda event: seen.append(event.text), ev.ToolOutput, inline=True)
-    kit.prompt_sync("go")
 
-    assert seen == [f"epoch {i}\n" for i in range(5)]
-    assert results(kit) == ["trained"]
+    assert str(kit.prompt_sync("go")) == "done"
+    assert "took longer than 60 s" in results(kit)[0]
+    assert ended == ["finally"]
+    assert "300 s" not in "".join(seen)
+
+
+def test_no_built_in_tool_has_a_limit(tmp_path):
+    """U25: python and shell are not cut, whatever they run; a limit is the caller's or the model's wish."""
+    for one in builtin_tools(runner=NamespaceRunner({}), workspace=tmp_path):
+        assert one.timeout_seconds is None, one.spec.name
 
 
 def test_nobody_there_and_the_record_of_it(tmp_path):
