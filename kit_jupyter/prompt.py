@@ -13,6 +13,8 @@ results together and tells when an edit costs the provider's prompt cache.
 
 from __future__ import annotations
 
+import base64
+import re
 import weakref
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -189,14 +191,16 @@ class Kept:
 
 def _part(value: object) -> Part:
     match value:
-        case TextPart() | MediaPart():
-            return value
+        case TextPart():
+            return replace(value, text=_sendable(value.text))
+        case MediaPart():
+            return _checked(value)
         case str():
-            return TextPart(value)
+            return TextPart(_sendable(value))
         case {"type": "text", "text": str(text)}:
-            return TextPart(text)
+            return TextPart(_sendable(text))
         case {"type": "media", "media_type": str(kind), "data": str(data), **more}:
-            return MediaPart(kind, data, str(more.get("name", "")))
+            return _checked(MediaPart(kind, data, str(more.get("name", ""))))
         case ToolResultPart() | ToolCallPart():
             raise UsageError(
                 f"a {value.type} part cannot be made by an edit: each tool call has exactly one result, "
@@ -205,6 +209,26 @@ def _part(value: object) -> Part:
     raise UsageError(
         f"an edit takes text and media parts: TextPart, MediaPart, str, or {{'type': 'text', 'text': …}}; got {value!r}"
     )
+
+
+def _sendable(text: object) -> str:
+    """The text with lone surrogates replaced: no file and no wire could hold them."""
+    if not isinstance(text, str):
+        raise UsageError(f"a text part holds text, got {type(text).__name__}")
+    return text if text.isascii() else text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+
+
+def _checked(part: MediaPart) -> MediaPart:
+    """The part itself: a service would refuse the whole request for data that is none."""
+    kind = part.media_type
+    if not isinstance(kind, str) or not re.fullmatch(r"[\w.+-]+/[\w.+-]+(;.*)?", kind):
+        raise UsageError(f"a media part has a media type such as image/png, got {kind!r}")
+    try:
+        if not base64.b64decode(part.data, validate=True):
+            raise ValueError("it is empty")
+    except (ValueError, TypeError) as exc:
+        raise UsageError(f"the data of a media part is base64, or MediaPart.of_bytes: {exc}") from exc
+    return part
 
 
 def _parts(values: object) -> tuple[Part, ...]:

@@ -88,7 +88,23 @@ def test_text_and_media_parts_are_taken(given_part, kept):
     assert editor.messages[-1].parts == (kept,)
 
 
-@pytest.mark.parametrize("bad", [ThinkingPart("hm"), 3, None, {"type": "video"}, b"x", [], [4]])
+@pytest.mark.parametrize(
+    "bad",
+    [
+        ThinkingPart("hm"),
+        3,
+        None,
+        {"type": "video"},
+        b"x",
+        [],
+        [4],
+        TextPart(7),  # type: ignore[arg-type]
+        MediaPart("image/png", "not base64!!"),
+        MediaPart("image/png", ""),
+        MediaPart("picture", "AAAA"),
+        MediaPart("image/png", b"AAAA\xff"),  # type: ignore[arg-type]
+    ],
+)
 def test_other_parts_are_refused_with_a_clear_error(bad):
     """S126: the error names the value and what is taken; the request is as it was."""
     editor = PromptEditor(talk())
