@@ -28,7 +28,7 @@ import threading
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Final, cast
+from typing import TYPE_CHECKING, Any, Final
 
 from kit_jupyter.chain import Chains, Handler, as_guest, current_guest, name_of, told, type_of
 from kit_jupyter.errors import ExtensionError, KitError, UsageError
@@ -142,7 +142,8 @@ class Configurator:
             A hook that takes longer is reported and passed over; a gate then blocks. None: no limit.
         """
         self._check_open("add_hook")
-        self._host._add_handler(name, Handler(current_guest(name_of(fn)), fn, priority, timeout_seconds))
+        limit = _limit(timeout_seconds, "timeout_seconds")
+        self._host._add_handler(name, Handler(current_guest(name_of(fn)), fn, priority, limit))
 
     def on_close(self, fn: Callable[[], Any]) -> None:
         """Have `fn` called when the Kit closes, or when its construction fails; last added, first called."""
@@ -391,7 +392,7 @@ class ExtensionHost(Chains):
                 f"an extension is an instance; write {extension.__name__}() instead of {extension.__name__}"
             )
         label = type(extension).__name__
-        missing = [name for name in REQUIRED if not callable(getattr(extension, name, None))]
+        missing = [name for name in REQUIRED if not callable(_read(extension, name))]
         if missing:
             raise UsageError(
                 f"{label} is no extension: it has no {', '.join(missing)}; "
@@ -406,14 +407,14 @@ class ExtensionHost(Chains):
         self.extensions.append(extension)
         self._guests.append(guest)
         for hook in CHAINED:
-            method = getattr(extension, hook, None)
+            method = _read(extension, hook)
             if callable(method):
                 self._add_handler(hook, Handler(guest.name, method, 50, guest.timeout_seconds))
         with as_guest(guest.name):
             self._construct(guest, "configure", configurator)
 
     def _free_name(self, extension: Any) -> str:
-        own = getattr(extension, "name", None)
+        own = _read(extension, "name")
         base = own if isinstance(own, str) and own else type(extension).__name__
         taken = {guest.name for guest in self._guests}
         return next(n for n in (base, *(f"{base}#{i}" for i in range(2, len(taken) + 3))) if n not in taken)
@@ -652,8 +653,25 @@ async def _awaiting(value: Any) -> Any:
     return await value
 
 
+def _read(extension: Any, name: str, otherwise: Any = None) -> Any:
+    """An attribute of a guest, which may be a property that fails."""
+    try:
+        return getattr(extension, name, otherwise)
+    except Exception as exc:
+        label = type(extension).__name__
+        raise ExtensionError(f"{label}.{name} failed: {told(exc)}", extension=label, hook=name) from exc
+
+
 def _timeout_of(extension: Any) -> float | None:
-    return cast("float | None", getattr(extension, "hook_timeout_seconds", CLOSE_TIMEOUT_SECONDS))
+    return _limit(_read(extension, "hook_timeout_seconds", HOOK_TIMEOUT_SECONDS), "hook_timeout_seconds")
+
+
+def _limit(seconds: Any, name: str) -> float | None:
+    if seconds is None:
+        return None
+    if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not seconds > 0:
+        raise UsageError(f"{name} is a number of seconds above 0, or None for no limit; got {seconds!r}")
+    return float(seconds)
 
 
 def _texts(value: object) -> list[str]:
