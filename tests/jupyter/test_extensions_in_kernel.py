@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
-from kernels import Kernel, Said
+from kernels import Kernel, Said, kernel
 
 SKILL = "---\nname: deploy\ndescription: Ship it.\n---\n\nDo it well.\n"
 SENT = "'\\n'.join(p.text for m in provider.last_request.messages for p in m.parts if p.type == 'text')"
@@ -14,13 +15,17 @@ SENT = "'\\n'.join(p.text for m in provider.last_request.messages for p in m.par
 @pytest.fixture
 def project(nb: Kernel, tmp_path: Path) -> Path:
     """The kernel in a project that brings a skill, with a configuration of the test's own."""
+    lay_out(nb, tmp_path)
+    return tmp_path / "project"
+
+
+def lay_out(kernel: Kernel, tmp_path: Path) -> None:
     place = tmp_path / "project" / ".agents" / "skills" / "deploy"
     place.mkdir(parents=True)
     (tmp_path / "project" / "pyproject.toml").touch()
     (place / "SKILL.md").write_text(SKILL)
-    nb.ok(f"os.environ['KIT_CONFIG_DIR'] = {str(tmp_path / 'config')!r}; os.chdir({str(tmp_path / 'project')!r})")
-    nb.ok(f"os.environ['HOME'] = {str(tmp_path)!r}\nfrom kit_jupyter.extensions import Skills")
-    return tmp_path / "project"
+    kernel.ok(f"os.environ['KIT_CONFIG_DIR'] = {str(tmp_path / 'config')!r}; os.chdir({str(tmp_path / 'project')!r})")
+    kernel.ok(f"os.environ['HOME'] = {str(tmp_path)!r}\nfrom kit_jupyter.extensions import Skills")
 
 
 def question_in(kernel: Kernel, msg_id: str) -> str:
@@ -130,3 +135,19 @@ class Counts(Extension):
     def on_conversation_reset(self, ctx):
         seen.append("reset")
 """
+
+
+@pytest.mark.skipif(not os.environ.get("KIT_OTHER_PYTHON"), reason="KIT_OTHER_PYTHON names no older kernel's python")
+def test_an_older_kernel_asks_by_stdin(tmp_path: Path) -> None:
+    """Trust question: no comm is served while a cell waits there, so the question comes by input()."""
+    env = {"XDG_DATA_HOME": str(tmp_path), "IPYTHONDIR": str(tmp_path / "ipython"), "KIT_UI": ""}
+    with kernel(env, python=os.environ["KIT_OTHER_PYTHON"]) as old:
+        lay_out(old, tmp_path)
+        old.script("[text('fine')]", more=", extensions=[Skills()]")
+        msg_id = old.send("%%kit\nship it", allow_stdin=True)
+        asked = old.client.get_stdin_msg(timeout=20)
+        old.client.input("y")
+        old.wait(msg_id)
+
+        assert "brings skills: deploy" in asked["content"]["prompt"]
+        assert "- deploy: Ship it." in old.value(SENT)
