@@ -155,6 +155,46 @@ def test_commands_have_their_places(open_page: Callable[..., Any]) -> None:
     composer(p).wait_for(timeout=60_000)
 
 
+def test_toolbar_and_launcher_open_the_chat(open_page: Callable[..., Any]) -> None:
+    """Point 2: a click on the notebook's toolbar or on the launcher's card shows it, the cursor in the composer."""
+    p = open_page("ways.ipynb", ["a = 1"]).attached()
+    cursor = "document.activeElement && document.activeElement.matches('.kit-side textarea')"
+    assert p.page.locator("#kit-panel").is_hidden()
+
+    p.page.locator("[data-jp-item-name='kit-chat'] :is(button, jp-button)").first.click()
+    composer(p).wait_for()
+    p.page.wait_for_function(cursor)
+
+    p.command("kit:toggle-panel")
+    p.page.locator("#kit-panel").wait_for(state="hidden")
+    p.command("launcher:create")
+    card = p.page.locator(".jp-LauncherCard", has_text="kit: Go to the Chat").first
+    card.click()
+    composer(p).wait_for()
+    p.page.wait_for_function(cursor)
+
+
+def test_a_cell_is_run_from_the_panel_at_once(open_page: Callable[..., Any]) -> None:
+    """Point 5 with point 2: no cell holds the kernel, so run_cell runs it now, and the model reads its output."""
+    p = open_page("run-from-panel.ipynb", ["n = 6 * 7\nprint('n is', n)"]).attached()
+    (cell,) = p.ids()
+    p.execute(f"script.script([tool_call('run_cell', id={cell!r})], [text('It printed it.')])")
+    box = open_chat(p)
+
+    box.fill("Run it")
+    box.press("Enter")
+    card = p.page.locator(".kit-side .kit-approval:not([hidden])").first
+    card.wait_for()
+    assert "print('n is', n)" in card.inner_text()  # the person sees what will run
+    assert p.page.locator(".jp-OutputArea-output").count() == 0
+    card.locator(".kit-go").click()
+    p.page.locator(".kit-side-chat", has_text="It printed it.").first.wait_for()
+
+    assert "n is 42" in p.page.locator(".jp-CodeCell .jp-OutputArea-output").first.inner_text()
+    assert "n is 42" in p.execute("print(script.requests[-1].messages)")
+    assert p.execute("print(n)").strip() == "42"
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_typing_in_the_composer_changes_nothing_else(open_page: Callable[..., Any], kind: str) -> None:
     """U96, U97: all of printable ASCII, Shift+Enter, Escape: exact text, and the notebook as it was."""
@@ -267,13 +307,9 @@ def test_outputs_have_explain_fix_and_ask(open_page: Callable[..., Any]) -> None
     p.picture("outputs")
 
 
-def test_inline_completion_is_off_until_switched_on(open_page: Callable[..., Any]) -> None:
-    """Point 7: the provider is registered and off; on, it asks the session's model, apart from the conversation."""
+def test_an_inline_completion_is_apart_from_the_conversation(open_page: Callable[..., Any]) -> None:
+    """Point 7: it asks the session's model, and leaves nothing in the session; see test_lab_inline for the page."""
     p = open_page("inline.ipynb", ["import math", "area = "]).attached()
-    ask = """const name = '@jupyterlab/completer-extension:inline-completer';
-             const settings = await app.serviceManager.settings.fetch(name).catch(() => null);
-             return settings ? settings.schema.properties.providers.default['kit-jupyter'] : null;"""
-    found = p.js(ask)
     p.execute("script.script([text('```python\\narea = math.pi * r ** 2\\n```')])")
 
     text = p.execute(
@@ -283,7 +319,6 @@ def test_inline_completion_is_off_until_switched_on(open_page: Callable[..., Any
 
     assert text.strip() == "math.pi * r ** 2"
     assert p.execute("print(len(kit.messages))").strip() == "0"
-    assert found is None or found.get("enabled") is False
 
 
 # -- accessibility
@@ -330,7 +365,7 @@ def test_what_we_draw_is_accessible(open_page: Callable[..., Any], theme: str) -
 
 
 def test_activation_is_quick(open_page: Callable[..., Any]) -> None:
-    """Point "how it is tested": all plugins together activate in under 50 ms; the bound here is for busy machines."""
+    """Point "how it is tested": all plugins together activate in under 50 ms; 3 ms are usual."""
     p = open_page("speed.ipynb", ["a = 1"])
 
     spent = p.page.evaluate(
@@ -343,4 +378,4 @@ def test_activation_is_quick(open_page: Callable[..., Any]) -> None:
     }  # fmt: skip
     total = sum(duration for _, duration in spent)
     print(f"activation: {total:.1f} ms")
-    assert total < 250
+    assert total < 50
