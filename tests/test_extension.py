@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import doctest
 import inspect
 import re
 import threading
@@ -656,6 +657,9 @@ def test_the_politeness_example_is_a_doctest_of_three_lines():
     assert text.count(">>> class Politeness(Extension):") == 1
     body = text[text.index(">>> class Politeness") : text.index(">>> ExtensionHost")]
     assert len(body.strip().splitlines()) == 3
+    (example,) = doctest.DocTestFinder(recurse=False).find(Extension, "Extension", globs={"Extension": Extension})
+    ran = doctest.DocTestRunner(verbose=False).run(example)
+    assert (ran.failed, ran.attempted) == (0, 3)
 
 
 @pytest.mark.parametrize("name", REQUIRED)

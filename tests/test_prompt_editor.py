@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import doctest
 import json
 
 import pytest
@@ -248,11 +249,16 @@ def test_nothing_goes_between_a_call_and_its_result(operation, anchor):
 
 
 def test_the_seed_examples_are_documented_and_run():
-    """S135, S136: both examples stand in the docstring, which runs as doctest."""
+    """S135, S136: both examples stand in the docstring, and do what it shows."""
+    import kit_jupyter.prompt as room
+
     text = PromptEditor.__doc__ or ""
+    (example,) = doctest.DocTestFinder(recurse=False).find(PromptEditor, "PromptEditor", globs=vars(room).copy())
+    ran = doctest.DocTestRunner(verbose=False).run(example)
 
     assert "Summarize the tool output above and continue." in text
     assert 'append_to("last-user", [BUILD_SWITCH])' in text
+    assert (ran.failed, ran.attempted) == (0, 8)
 
 
 def test_two_hooks_with_the_same_text_differ_in_id_and_author():
