@@ -167,6 +167,7 @@ class Job(Generic[T]):
         self._args = args
         self._thread: int | None = None  # set while synchronous code runs
         self._task: asyncio.Task[Any] | None = None
+        self._left: object = None  # what the synchronous part left to await
         self._loop: asyncio.AbstractEventLoop | None = None
         self._lock = threading.Lock()
         self._interrupted = False
@@ -183,7 +184,16 @@ class Job(Generic[T]):
         if not inspect.isawaitable(value):
             self.future.set_result(value)
             return None
+        self._left = value
         return self._finish(value)
+
+    def drop(self, waiting: Awaitable[None]) -> None:
+        """What `run` returned was cancelled before its first step: nothing of it has run, and nothing will."""
+        for unrun in (waiting, self._left):
+            close = getattr(unrun, "close", None)
+            if close is not None:
+                close()
+        self.future.set_exception(asyncio.CancelledError())
 
     async def _finish(self, value: Awaitable[T]) -> None:
         task = asyncio.ensure_future(value)
@@ -409,9 +419,8 @@ class Desk:
 
         def over(_: object) -> None:
             self._draining = False
-            if not job.future.done():  # cancelled before its first step, so nothing of it has run
-                getattr(waiting, "close", int)()
-                job.future.set_exception(asyncio.CancelledError())
+            if not job.future.done():
+                job.drop(waiting)
 
         rest.add_done_callback(over)
         return rest

@@ -298,3 +298,150 @@ def test_the_callers_loop_may_be_closed_meanwhile() -> None:
         running.future.result(5)
     assert signal.getsignal(signal.SIGINT) is not None
     assert wait(_here()) == "kit-loop"
+
+
+# ---------------------------------------------------------------- pieces of user code beside each other
+
+
+async def test_a_job_in_the_queue_is_dropped_and_one_that_is_over_cannot_be_stopped() -> None:
+    """`Job.interrupt` says whether there was anything left to stop; what was dropped never runs."""
+    ran: list[str] = []
+    desk = Desk(asyncio.get_running_loop())
+    queued = desk.post(ran.append, "queued")
+    assert queued.interrupt()
+    over = desk.post(ran.append, "over")
+    await asyncio.wait_for(asyncio.wrap_future(over.future), 5)
+
+    assert not over.interrupt()
+    assert queued.future.cancelled()
+    assert ran == ["over"]
+
+
+def test_code_on_a_thread_that_is_not_the_main_one_is_interrupted() -> None:
+    """A detached turn in a script: its code runs on the worker, where no signal comes."""
+    desk, begun, ended = Desk(), threading.Event(), threading.Event()
+
+    def spin() -> None:
+        begun.set()
+        try:
+            while True:
+                time.sleep(0.001)
+        finally:
+            ended.set()
+
+    job = desk.post(spin)
+    assert begun.wait(5)
+    assert job.interrupt()
+
+    assert isinstance(job.future.exception(5), KeyboardInterrupt)
+    assert ended.is_set()
+    assert desk.post(lambda: "next").future.result(5) == "next"
+
+
+def test_a_worker_that_has_nothing_to_do_ends_and_another_begins() -> None:
+    """A script is not left with a thread for each Kit; what comes later is served all the same."""
+    desk = Desk()
+    first = desk.post(threading.current_thread).future.result(5)
+    first.join(5)
+    second = desk.post(threading.current_thread).future.result(5)
+
+    assert not first.is_alive()
+    assert second is not first
+    assert second.name == "kit-user"
+
+
+async def test_code_of_two_turns_in_one_loop_never_runs_at_once() -> None:
+    """Law 8: what one turn's code awaits is over before the other's begins, whichever desk it came from."""
+    order: list[str] = []
+
+    async def slow(name: str) -> None:
+        order.append(f"{name} begins")
+        await asyncio.sleep(0.05)
+        order.append(f"{name} ends")
+
+    async def turn(desk: Desk, name: str, pause: float) -> None:
+        await asyncio.sleep(pause)
+        await desk.run(slow, name)
+        await desk.run(order.append, f"{name} again")
+
+    desks = [Desk(), Desk()]
+    await asyncio.gather(
+        *(d.serve(engine.start(turn(d, n, p), d)) for d, n, p in zip(desks, "ab", (0, 0.02), strict=True))
+    )
+
+    assert order.index("a ends") < order.index("b begins")
+    assert sorted(order) == sorted(["a begins", "a ends", "a again", "b begins", "b ends", "b again"])
+
+
+@pytest.mark.parametrize("idle", [False, True])
+async def test_a_turn_that_user_code_starts_does_not_wait_for_that_code(idle: bool) -> None:
+    """Else it would wait for itself: the code inside runs though the code around it is not over."""
+    outer = Desk(asyncio.get_running_loop() if idle else None)
+
+    async def inside() -> str:
+        await asyncio.sleep(0)
+        return "inside"
+
+    async def around() -> str:
+        inner = Desk()
+
+        async def work() -> str:
+            return await inner.run(inside)
+
+        return await inner.serve(engine.start(work(), inner))
+
+    async def turn() -> str:
+        return await outer.run(around)
+
+    running = engine.start(turn(), outer)
+    waiting = asyncio.wrap_future(running.future) if idle else outer.serve(running)
+    assert await asyncio.wait_for(waiting, 10) == "inside"
+
+
+def test_code_that_awaits_when_its_loop_ends_is_closed_and_counts_as_cancelled() -> None:
+    """A script that returns from `asyncio.run` in the middle: nothing waits for ever for what cannot come."""
+    desk, seen = Desk(), []
+
+    async def endless() -> None:
+        seen.append("begun")
+        try:
+            await asyncio.sleep(60)
+        finally:
+            seen.append("closed")
+
+    async def work() -> Any:
+        job = desk.post(endless)
+        while "begun" not in seen:
+            await asyncio.sleep(0.001)
+        return job
+
+    async def script() -> Any:
+        return await desk.serve(engine.start(work(), desk))
+
+    job = asyncio.run(script())
+
+    assert seen == ["begun", "closed"]
+    assert isinstance(job.future.exception(5), asyncio.CancelledError)
+
+
+def test_code_whose_loop_ends_before_it_could_begin_counts_as_cancelled() -> None:
+    """Its coroutine is closed unrun, and whoever waits for it is told."""
+    desk, seen = Desk(), []
+
+    async def never() -> None:
+        seen.append("begun")
+
+    async def script() -> Any:
+        loop = asyncio.get_running_loop()
+        job = desk.post(never)
+        with desk._lock:  # nobody serves it but us, once
+            rest = desk._take_one(loop)
+        assert rest is not None
+        rest.cancel()
+        return job
+
+    job = asyncio.run(script())
+
+    assert seen == []
+    assert isinstance(job.future.exception(5), asyncio.CancelledError)
+    assert not desk._draining

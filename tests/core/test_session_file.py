@@ -156,7 +156,7 @@ def test_a_folder_that_may_no_longer_be_looked_into_is_told(tmp_path: Path, monk
 
     with monkeypatch.context() as closed:
         closed.setattr(os, "stat", stat)
-        with pytest.raises(SessionError, match="cannot write .*Permission denied"):
+        with pytest.raises(SessionError, match=r"cannot write .*Permission denied"):
             session.append(said("lost"))
     session.append(said("second"))
     session.close()
@@ -171,7 +171,7 @@ def test_a_disk_that_does_not_sync_is_told_and_asked_again(tmp_path: Path, monke
     session.append(said("first"))
     with monkeypatch.context() as broken:
         broken.setattr(os, "fsync", refuse(errno.EIO))
-        with pytest.raises(SessionError, match="cannot sync .*Input/output error"):
+        with pytest.raises(SessionError, match=r"cannot sync .*Input/output error"):
             session.sync()
     asked: list[int] = []
     monkeypatch.setattr(os, "fsync", asked.append)
