@@ -195,8 +195,10 @@ class _Look:
             case ast.BinOp():
                 if isinstance(node.op, ast.Pow | ast.LShift | ast.MatMult):
                     return False
-                if isinstance(node.op, ast.Mult) and (_is_sequence(node.left) or _is_sequence(node.right)):
+                if isinstance(node.op, ast.Mult) and (self._is_sequence(node.left) or self._is_sequence(node.right)):
                     return False  # "a" * 10_000_000_000
+                if isinstance(node.op, ast.Mod) and self._is_sequence(node.left):
+                    return False  # "%99999999999d" % 1
                 return self.safe(node.left) and self.safe(node.right)
             case ast.UnaryOp():
                 return self.safe(node.operand)
@@ -215,7 +217,7 @@ class _Look:
             case ast.JoinedStr():
                 return all(map(self.safe, node.values))
             case ast.FormattedValue():
-                return self.safe(node.value) and self.safe(node.format_spec)
+                return _is_short_format(node.format_spec) and self.safe(node.value)
             case ast.Attribute():
                 known = node.attr in _ATTRIBUTES
                 return known and self.safe(node.value) and (self._is_trusted(node.value) or self._is_bound(node.value))
@@ -236,6 +238,8 @@ class _Look:
             return name in _BUILTINS or name in ("True", "False", "None", "int", "NotImplemented", "Ellipsis")
         except Exception:
             return False
+        if isinstance(value, range) and abs(value.stop - value.start) > 10_000_000 * abs(value.step):
+            return peek or shown  # a list of it would fill the memory
         # To look at an iterator is to use it up.
         if isinstance(value, types.ModuleType) or hasattr(type(value), "__next__"):
             return False
@@ -299,6 +303,8 @@ class _Look:
                     return False
                 if len(node.args) > _POSITIONAL.get(name, 1):
                     return False
+                if name == "sample" and any(map(_is_large, arguments)):
+                    return False
                 return name in _METHODS and self.safe(value) and self._is_trusted(value)
         return False
 
@@ -311,6 +317,27 @@ class _Look:
         if function in _SHOWERS or function in _PEEKERS:
             return self.is_shown(node, peek=function in _PEEKERS)
         return self.safe(node)
+
+    def _is_sequence(self, node: ast.AST) -> bool:
+        """May be a text or a list, which a number multiplies."""
+        match node:
+            case ast.Constant(value=value):
+                return isinstance(value, str | bytes)
+            case ast.Name(id=name) if not self._is_bound(node):
+                try:
+                    value = self._lookup(name)
+                except Exception:
+                    return True
+                return not isinstance(value, int | float | complex) and type(value).__module__ == "builtins"
+            case ast.BinOp(left=left, right=right):
+                return self._is_sequence(left) or self._is_sequence(right)
+            case ast.UnaryOp() | ast.Compare():
+                return False
+            case ast.Call(func=ast.Name(id=name)):
+                return name not in ("len", "int", "float", "abs", "round", "sum", "bool", "id")
+            case ast.Call(func=inner) | ast.Attribute(value=inner) | ast.Subscript(value=inner):
+                return self._is_sequence(inner)
+        return True
 
     def _is_builtin(self, name: str) -> bool:
         """Not shadowed by a variable of the user's."""
@@ -340,10 +367,18 @@ class _Look:
             self._bound.pop()
 
 
-def _is_sequence(node: ast.AST) -> bool:
-    return isinstance(node, ast.List | ast.Tuple) or (
-        isinstance(node, ast.Constant) and isinstance(node.value, str | bytes)
-    )
+def _is_large(node: ast.AST) -> bool:
+    """Not a small number in plain sight."""
+    return not (isinstance(node, ast.Constant) and (not isinstance(node.value, int) or abs(node.value) <= 100_000))
+
+
+def _is_short_format(spec: ast.expr | None) -> bool:
+    """No format, or a plain one that fills no gigabyte: ``f"{1:>9999999999}"``."""
+    if spec is None:
+        return True
+    values = spec.values if isinstance(spec, ast.JoinedStr) else [spec]
+    texts = [value.value for value in values if isinstance(value, ast.Constant) and isinstance(value.value, str)]
+    return len(texts) == len(values) and not re.search(r"\d{4}", "".join(texts))
 
 
 # What may be done to a value that holds objects of unknown classes: none of it calls them.

@@ -8,8 +8,9 @@ another program (``env``, ``timeout``, ``xargs``, ``nohup`` …) are peeled; tho
 it (``sudo``) are kept as well. ``bash -c`` and ``eval`` of a plain text are parsed in turn.
 
 What cannot be read for certain (no bashlex, syntax it does not know, a program whose name is
-computed, an interpreter that runs what it reads, aliases) is *unsure*, and unsure always asks. So a
-fault here costs a question, never an unasked action.
+computed, an interpreter that runs what it reads, aliases, options by which a program runs another one,
+variables that change what later words mean) is *unsure*, and unsure always asks. So a fault here costs a
+question, never an unasked action.
 """
 
 from __future__ import annotations
@@ -109,6 +110,47 @@ _VALUES_BEFORE = {"timeout": 1, "flock": 1, "chrt": 1, "taskset": 1}
 _SHELLS = frozenset(("sh", "bash", "zsh", "dash", "ash", "ksh", "fish"))
 _READERS = re.compile(r"(python|python\d(\.\d+)?|pypy3?|perl|ruby|node|php|lua|Rscript|R|osascript|tclsh|psql|sqlite3)")
 _EXPANDS_NAME = re.compile(r"[$`*?{}~\[\]]|\\\n")
+_NO_NAME = re.compile(r"[\s;&|<>()$`]")  # as a program's name it is a riddle, or a line for another shell
+
+# Variables by which the words that follow come to mean something else.
+_TELLING = re.compile(
+    r"PATH|IFS|ENV|BASH\w*|SHELL\w*|LD_\w+|DYLD_\w+|GIT_\w+|\w*PAGER|\w*EDITOR|VISUAL|BROWSER|PROMPT_COMMAND|PS\d|CDPATH|"
+    r"HOME|PYTHON\w*|NODE_\w+|PERL\w*|RUBY\w*|JAVA_\w+|\w*_?PROXY|LESS\w*|MAN\w*|TAR_OPTIONS|RSYNC_RSH|MAKE\w*|\w*FLAGS"
+)
+# Builtins that set variables, or evaluate what stands in an index: ``test -v 'a[$(rm x)]'``.
+_SETTERS = frozenset(("export", "declare", "typeset", "readonly", "local", "read", "getopts", "mapfile", "readarray"))
+_SETTERS |= {"unset", "let", "printf"}
+_EVALUATORS = _SETTERS | {"test", "[", "wait"}
+# Builtins that bind names to other programs.
+_BINDERS = {"hash": ("-p",), "enable": ("-f", "-n"), "bind": ("-x",), "compgen": ("-C", "-F"), "complete": ("-C", "-F"),
+            "mapfile": ("-C",), "readarray": ("-C",), "fc": ("-s", "-e"), "set": ("-k",)}  # fmt: skip
+# Options by which a program runs another one, or writes where it seems only to read. Long ones may be abbreviated.
+_RUNNING_OPTIONS: dict[str, tuple[str, ...]] = {
+    "git": ("-c", "--config-env", "--exec-path", "--output", "--open-files-in-pager", "--ext-diff", "--upload-pack",
+            "--receive-pack", "--exec"),
+    "tar": ("--to-command", "--checkpoint-action", "-I", "--use-compress-program", "--rsh-command", "--info-script",
+            "-F", "--new-volume-script"),
+    "sort": ("--compress-program", "-o", "--output"),
+    "split": ("--filter",),
+    "find": ("-delete", "-fprint", "-fprint0", "-fprintf", "-fls"),
+    "rsync": ("-e", "--rsh", "--rsync-path"),
+    "ssh": ("-o", "-F"),
+    "scp": ("-o", "-S", "-F"),
+    "sftp": ("-o", "-S", "-F"),
+    "man": ("-P", "--pager", "-H", "--html"),
+    "zip": ("-TT", "--unzip-command"),
+    "make": ("--eval", "-f", "--file", "--makefile"),
+    "rg": ("--pre", "--hostname-bin"),
+    "ag": ("--pager",),
+    "fd": ("-x", "--exec", "-X", "--exec-batch"),
+    "sed": ("-i", "--in-place", "-f", "--file"),
+    "gdb": ("-ex", "-x", "--eval-command", "--command"),
+    "date": ("-s", "--set"),
+    "curl": ("-o", "--output", "-O", "--remote-name", "-K", "--config", "-T", "--upload-file"),
+    "tree": ("-o",),
+    "xxd": ("-r",),
+}  # fmt: skip
+_GLUED = frozenset(("-I", "-F", "-o", "-O", "-e", "-S", "-P", "-H", "-i", "-C", "-K", "-T", "-c"))
 
 
 def parse_shell(command: str) -> Parsed:
@@ -226,9 +268,17 @@ class _Visitor:
             case "commandsubstitution" | "processsubstitution":
                 self.visit(node.command)
             case "parameter":
-                if re.search(r"\$\(|`|<\(", str(getattr(node, "value", ""))):
-                    self._parsed.unsure.append(f"a substitution inside ${{{node.value}}}")
-            case "list" | "for" | "if" | "while" | "until" | "function" | "word" | "assignment":
+                value = str(getattr(node, "value", ""))
+                if re.search(r"\$\(|`|<\(", value):
+                    self._parsed.unsure.append(f"a substitution inside ${{{value}}}")
+                elif re.search(r"@[A-Za-z]$|^!\w", value):
+                    self._parsed.unsure.append(f"${{{value}}} expands what is in a variable")
+            case "for":
+                for part in node.parts:
+                    if part.kind == "word" and _TELLING.fullmatch(part.word):
+                        self._parsed.unsure.append(f"it sets {part.word}, which changes what the words after it mean")
+                    self.visit(part)
+            case "list" | "if" | "while" | "until" | "function" | "word" | "assignment":
                 for part in getattr(node, "parts", None) or ():
                     self.visit(part)
             case "reservedword" | "pipe" | "tilde" | "heredoc":
@@ -288,9 +338,15 @@ class _Visitor:
         """Add a command, then what it runs in turn."""
         parsed = self._parsed
         name = words[0].rsplit("/", 1)[-1]
+        if _NO_NAME.search(words[0]):
+            parsed.unsure.append(f"the program's name is a riddle: {words[0][:60]}")
+            _read_quietly(words[0], parsed, self._depth + 1)
+        self._odd(name, words)
         if name in ("alias", "unalias") or (name == "shopt" and "expand_aliases" in words):
             parsed.unsure.append("aliases change what the words mean")
         inner, more = _peel(name, words)
+        if name == "watch" and inner:
+            parsed.unsure.append("watch runs its words in another shell, again and again")
         if inner is None or name in _KEPT_WRAPPERS:
             parsed.commands.append(Command(tuple(words), tuple(assignments)))
         if inner is not None:
@@ -303,8 +359,11 @@ class _Visitor:
             return
         if name in _SHELLS:
             self._shell(name, words, reads)
+        elif name in ("su", "runuser", "script"):
+            self._given(name, words)
         elif name in ("eval", "trap"):
-            script = " ".join(words[1:]) if name == "eval" else (words[1] if len(words) > 1 else "")
+            rest = [word for i, word in enumerate(words[1:]) if i > 0 or word != "--"]
+            script = " ".join(rest) if name == "eval" else "".join(rest[:1])
             if re.search(r"[$`]", script):
                 parsed.unsure.append(f"{name} of a computed text")
             else:
@@ -316,16 +375,52 @@ class _Visitor:
         elif _READERS.fullmatch(name) and reads and _reads_program(words):
             parsed.unsure.append(f"{name} runs what it reads")
 
-    def _shell(self, name: str, words: list[str], reads: bool) -> None:
+    def _odd(self, name: str, words: list[str]) -> None:
+        """What runs more than the words show, or changes what later ones mean."""
+        unsure = self._parsed.unsure
+        if name in _EVALUATORS and any(re.search(r"\[[^\]]*[$`]", word) for word in words[1:]):
+            unsure.append(f"{name} evaluates what stands in an index")
+        sets = name in _SETTERS and (name != "printf" or "-v" in words)
+        for word in words[1:] if sets else ():
+            if _TELLING.fullmatch(variable := word.split("=", 1)[0].rstrip("+")):
+                unsure.append(f"it sets {variable}, which changes what the words after it mean")
+        if any(word.startswith(option) for option in _BINDERS.get(name, ()) for word in words[1:]):
+            unsure.append(f"{name} {words[1]} runs programs, or changes which ones names mean")
+        if used := next((word for word in words[1:] if _is_running(name, words, word)), ""):
+            unsure.append(f"{name} {used[:40]} can run other programs, or write files")
+        if name == "make" and any(word.startswith(("SHELL=", "MAKE", ".SHELLFLAGS=")) for word in words[1:]):
+            unsure.append("make with another shell")
+
+    def _given(self, name: str, words: list[str]) -> None:
+        """`su -c`, `script -c`: a line for another shell."""
         for i, word in enumerate(words[1:], 1):
-            if re.fullmatch(r"-[a-z]*c[a-z]*", word):
+            if re.fullmatch(r"-[a-z]*c|--command", word):
+                self._parsed.unsure.append(f"{name} -c runs a line in another shell")
+                _read("".join(words[i + 1 : i + 2]), self._parsed, self._depth + 1)
+                return
+
+    def _shell(self, name: str, words: list[str], reads: bool) -> None:
+        i = 1
+        while i < len(words):
+            word = words[i]
+            if re.fullmatch(r"-[a-zA-Z]*c[a-zA-Z]*", word):
                 script = words[i + 1] if i + 1 < len(words) else ""
+                if script.startswith(("-", "+")):  # options may stand between
+                    self._parsed.unsure.append(f"{name} -c with its line further on")
+                    return
                 # The outer shell expands double quotes first; what is left with $ is computed.
                 if re.search(r"[$`]", script):
                     self._parsed.unsure.append(f"{name} -c of a computed text")
                 _read(script, self._parsed, self._depth + 1)
                 return
-            if not word.startswith("-"):
+            if word in ("--rcfile", "--init-file"):
+                self._parsed.unsure.append(f"{name} {word} runs a file")
+                i += 2
+            elif re.fullmatch(r"[-+][a-zA-Z]*[oO]", word):
+                i += 2
+            elif word.startswith(("-", "+")):
+                i += 1
+            else:
                 return  # a script file: an ordinary program
         self._parsed.unsure.append(f"{name} runs what it reads")
 
@@ -339,6 +434,45 @@ class _Visitor:
                     inner.append(piece)
                 if inner:
                     self._take(inner, [], reads=False)
+
+
+def _read_quietly(text: str, parsed: Parsed, depth: int) -> None:
+    """Add the programs of a text that is unsure already, so that denials see them."""
+    found = Parsed()
+    _read(text, found, depth)
+    parsed.commands.extend(found.commands)
+
+
+def _is_running(name: str, words: list[str], word: str) -> bool:
+    options = _RUNNING_OPTIONS.get(name, ())
+    if not word.startswith("-"):
+        return False
+    if name == "git" and "grep" in words and word.startswith("-O"):
+        return True
+    if name == "git" and "rebase" in words and word.startswith("-x"):
+        return True
+    if name == "git" and word == "-c" and words.index(word) > 1 and not words[words.index(word) - 1].startswith("-"):
+        return _after_subcommand(words, word) is False
+    given = word.split("=", 1)[0]
+    for option in options:
+        if option.startswith("--"):
+            if given.startswith("--") and len(given) > 4 and option.startswith(given):
+                return True
+        elif given == option or (option in _GLUED and name != "find" and word.startswith(option)):
+            return True
+    return False
+
+
+def _after_subcommand(words: list[str], word: str) -> bool:
+    """`git commit -c HEAD` is no `git -c name=value commit`."""
+    i = 1
+    while i < len(words):
+        if words[i] == word:
+            return False
+        if not words[i].startswith("-"):
+            return True
+        i += 2 if words[i] in ("-C", "--git-dir", "--work-tree", "--namespace") else 1
+    return True
 
 
 def _reads_program(words: list[str]) -> bool:
@@ -405,8 +539,16 @@ _NEVER = _SHELLS | frozenset(
         r"\s+",
         "rm dd mkfs chmod chown kill pkill killall curl wget ssh scp rsync sudo su doas eval trap python python3 perl "
         "ruby node php awk find xargs nc ncat telnet mv shutdown reboot mount crontab at tee sed env exec "
-        "strace parallel",
+        "strace parallel tar sort split zip man less more vi vim nano emacs ed ex gdb su runuser script ln cp install "
+        "truncate export declare typeset readonly local read mapfile readarray hash enable set shopt unset bind let "
+        "complete compgen watch npx uvx pipx julia Rscript R lua deno bun socat openssl screen tmux unshare chroot "
+        "nsenter sftp fd rg cd pushd source alias command builtin",
     )
+)
+# Subcommands that run what they are given, or change what others run.
+_NEVER_SUB = re.compile(
+    r"run|exec|config|rebase|bisect|submodule|filter-branch|difftool|mergetool|grep|hook|alias|set-script|dlx|x|eval|"
+    r"generate|tool|apply|edit|install|add|create|env|shell|script|repl|worktree|remote"
 )
 
 
@@ -425,6 +567,8 @@ def suggest(command: Command) -> str:
         return ""
     if name in _SUBCOMMANDS:
         if len(command.words) < 2 or not re.fullmatch(r"[a-z][a-z0-9-]*", command.words[1]):
+            return ""
+        if _NEVER_SUB.fullmatch(command.words[1]):
             return ""
         return f"{name} {command.words[1]} *"
     return f"{name} *"

@@ -118,6 +118,127 @@ def test_what_cannot_be_read_asks(line, bench, shell):
     assert bench.decide(shell, {"preset": "auto", "rules": [("shell", "*", "allow")]}, command=line).effect == "ask"
 
 
+# Programs that a person may well have allowed for good.
+PROGRAMS = (
+    *("ls", "cat", "echo", "printf", "git", "grep", "head", "find", "tar", "sort", "split", "sed", "awk", "env", "su"),
+    *("xargs", "watch", "make", "man", "zip", "rsync", "ssh", "test", "read", "export", "declare", "unset", "hash"),
+    *("enable", "bash", "python3", "time", "timeout", "nice", "uv", "script", "flock", "tree", "rg", "cd", "mapfile"),
+)
+TRUSTING = [
+    *(("shell", f"{name} *", "allow") for name in PROGRAMS),
+    ("shell", "rm *", "deny"),
+    ("read", "*", "allow"),
+]
+
+
+@pytest.mark.parametrize(
+    ("line", "effect"),
+    [
+        ("git log -p; ls", "allow"),  # else the rest of this table would say nothing
+        ("find . -name x -type f", "allow"),
+        ("bash -c 'ls'", "allow"),
+        ("tar -tf a.tar", "allow"),
+        ("export lower=1; ls", "allow"),
+        ("git commit -c HEAD", "allow"),
+        ("env -S 'ls; rm x'", "ask"),
+        ("env -S'rm x'", "ask"),
+        ("env -vS 'rm x'", "deny"),
+        ("find . -delete", "ask"),
+        ("find . -fprintf made x", "ask"),
+        ("find . -execdir sh -c 'rm x' \\;", "deny"),
+        ("git -c core.pager='rm x' log", "ask"),
+        ("git -C sub -c core.pager=./e log", "ask"),
+        ("git --config-env=core.pager=X log", "ask"),
+        ("git --exec-path=. log", "ask"),
+        ("GIT_PAGER='rm x' git log", "ask"),
+        ("git grep -O./evil foo", "ask"),
+        ("git log --output=made", "ask"),
+        ("git fetch --upload-pack=./evil", "ask"),
+        ("xargs -I{} sh -c 'rm {}' < list", "deny"),
+        ("ls | xargs rm", "deny"),
+        ("rm$IFS-rf$IFS/", "ask"),
+        ("{rm,-rf,x}", "ask"),
+        ("printf x > made", "ask"),
+        ("printf x > $HOME/.bashrc", "ask"),
+        ("echo x >| made", "ask"),
+        ("echo x &> made", "ask"),
+        ("echo x 3<> made", "ask"),
+        ("cat <(rm x)", "deny"),
+        ("cat f | tee >(rm x)", "deny"),
+        ("echo rm x | tee >(bash)", "ask"),
+        ("tar --to-command='rm x' -xf a.tar", "ask"),
+        ("tar --to-com=./evil -xf a.tar", "ask"),
+        ("tar -cf a --checkpoint=1 --checkpoint-action=exec=./evil .", "ask"),
+        ("tar -I ./evil -cf a .", "ask"),
+        ("sort --compress-program=./evil f", "ask"),
+        ("sort -omade f", "ask"),
+        ("split --filter='rm x' f", "ask"),
+        ("rg --pre ./evil x", "ask"),
+        ("man -P ./evil ls", "ask"),
+        ("zip -T -TT ./evil a f", "ask"),
+        ("rsync -e ./evil a b:", "ask"),
+        ("ssh -o ProxyCommand=./evil host", "ask"),
+        ("make -f - <<< 'all: ; rm x'", "ask"),
+        ("make --eval='all: ; rm x'", "ask"),
+        ("make SHELL=./evil", "ask"),
+        ("watch 'ls -l; rm x'", "deny"),
+        ("flock f -c 'ls -l; rm x'", "deny"),
+        ("script -c 'rm x'", "deny"),
+        ("su -c 'rm x'", "deny"),
+        ("bash -o pipefail -c 'rm x'", "deny"),
+        ("bash +x -c 'rm x'", "deny"),
+        ("bash -c -x 'rm x'", "ask"),
+        ("bash --rcfile ./evil -i -c ls", "ask"),
+        ("trap -- 'rm x' EXIT", "deny"),
+        ("python3 - <<< 'import os'", "ask"),
+        ("export PATH=.; ls", "ask"),
+        ("declare -x PATH=.; ls", "ask"),
+        ("printf -v PATH .; ls", "ask"),
+        ("read PATH <<< .; ls", "ask"),
+        ("for PATH in .; do ls; done", "ask"),
+        ("unset PATH; ls", "ask"),
+        ("IFS=x; ls", "ask"),
+        ("LD_PRELOAD=./e.so ls", "ask"),
+        ("BASH_ENV=./evil bash -c ls", "ask"),
+        ("hash -p /bin/rm ls; ls x", "ask"),
+        ("enable -f ./e.so ls", "ask"),
+        ("mapfile -C 'rm x' -c 1 < f", "ask"),
+        ("test -v 'a[$(rm x)]'", "ask"),
+        ("printf -v 'a[$(rm x)]' y", "ask"),
+        ("read 'a[`rm x`]' < f", "ask"),
+        ("read x < f; echo ${x@P}", "ask"),
+        ("echo ${!x}", "ask"),
+        ("'ls -l; rm x'", "deny"),
+        ("ls\r\nrm x", "deny"),
+    ],
+)
+def test_nasty_lines_ask(line, effect, bench, shell):
+    """However much was allowed for good: what runs or writes more than its words show is asked about, or denied."""
+    assert bench.decide(shell, TRUSTING, command=line).effect == effect, parse_shell(line)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        *(
+            "uv run --with a x",
+            "npx x",
+            "npm run x",
+            "npm exec x",
+            "docker run a",
+            "git config a b",
+            "git bisect run x",
+        ),
+        *("git submodule foreach x", "tar -xf a", "sort f", "export A=1", "cp a b", "ln -s a b", "cd x", "less f"),
+        *("kubectl exec x", "go run x", "conda run x", "cargo install x", "ssh h", "make", "find ."),
+    ],
+)
+def test_always_is_offered_for_this_line_only(line, bench, shell):
+    """ "Always" for programs that run others, or write anywhere, is always for these very words."""
+    suggestion = bench.decide(shell, command=line).suggestion
+    assert "*" not in suggestion or line == "make"
+
+
 @pytest.mark.parametrize(
     ("line", "says"),
     [
