@@ -358,6 +358,8 @@ def _skills_in(places: Iterable[Path], problems: list[str], *, is_foreign: bool)
 
 def _text(file: Path, shown: str) -> str:
     try:
+        if file.exists() and not file.is_file():
+            raise ToolError(f"{shown} is no regular file")  # a pipe would be waited for
         if file.stat().st_size > _LIMIT_BYTES:
             raise ToolError(f"{shown} has more than {_LIMIT_BYTES} bytes")
         return file.read_text("utf-8")
