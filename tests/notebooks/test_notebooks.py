@@ -107,7 +107,8 @@ def test_the_saved_file_is_valid_and_reads_without_a_kernel(path: Path) -> None:
     ]
 
     assert "widgets" not in notebook.metadata
-    assert "%load_ext kit_jupyter" in code[0].source
+    assert 'if importlib.util.find_spec("kit_jupyter") is None:\n    %pip install' in code[0].source
+    assert code[0].source.endswith("\n%load_ext kit_jupyter")
     assert not [place for place in ("/home/", "/root/", "/tmp/", str(ROOT)) if place in text]
     assert all(data.get("text/plain", "").strip() and data.get("text/markdown", "").strip() for data in cards)
 
