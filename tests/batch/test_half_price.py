@@ -555,3 +555,17 @@ def test_errors_have_the_class_they_would_have_without_a_batch() -> None:
     assert isinstance(outcome, Overloaded)
     assert isinstance(outcome, ProviderError)
     assert json.dumps(outcome.message)
+
+
+def test_a_replay_refuses_a_batch(
+    server: BatchServer, tmp_path: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A recording holds no batch: said at once, and nothing goes out."""
+    (tmp_path / "r.json").write_text('{"version": 1, "exchanges": []}')
+    monkeypatch.setenv("KIT_REPLAY", "strict")
+    monkeypatch.setenv("KIT_REPLAY_FILE", str(tmp_path / "r.json"))
+
+    with pytest.raises(UsageError, match="recordings hold no batches"):
+        ask(server, ["a"], tmp_path / "s", clock)
+
+    assert server.posts == 0
