@@ -269,7 +269,7 @@ def test_front_ends_hold_no_loop_of_their_own() -> None:
     calls = _calls("jupyter")
     for name in ("Turn", "ModelRequest", "MessageBuilder", "from_branch", "Calls", "Answer"):
         assert name not in calls, (name, calls.get(name))
-    for name in ("Assistant", "ToolResult"):  # what a saved notebook shows is read back, where the session's file is gone
+    for name in ("Assistant", "ToolResult"):  # read back from a saved notebook, where the session's file is gone
         assert calls.get(name, set()) <= {"rebuild.py"}, (name, calls[name])
     assert "start" in calls
     assert "subscribe" in calls or "emit" in calls or any("subscribe" in p.read_text() for p in PACKAGE.rglob("*.py"))

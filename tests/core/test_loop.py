@@ -400,10 +400,11 @@ async def test_a_turn_that_user_code_starts_does_not_wait_for_that_code(idle: bo
 
 def test_code_that_awaits_when_its_loop_ends_is_closed_and_counts_as_cancelled() -> None:
     """A script that returns from `asyncio.run` in the middle: nothing waits for ever for what cannot come."""
-    desk, seen = Desk(), []
+    desk, seen, begun = Desk(), [], threading.Event()
 
     async def endless() -> None:
         seen.append("begun")
+        begun.set()
         try:
             await asyncio.sleep(60)
         finally:
@@ -411,8 +412,7 @@ def test_code_that_awaits_when_its_loop_ends_is_closed_and_counts_as_cancelled()
 
     async def work() -> Any:
         job = desk.post(endless)
-        while "begun" not in seen:
-            await asyncio.sleep(0.001)
+        await asyncio.to_thread(begun.wait, 5)
         return job
 
     async def script() -> Any:
