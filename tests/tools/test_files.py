@@ -202,9 +202,12 @@ def test_permissions(bench, workspace, root):
     assert "-x + 1\n+x + 2" in question
 
 
-def test_a_nul_in_a_path_asks_and_then_fails(bench, workspace):
-    """The policy cannot judge it: ask; the tool refuses it."""
-    assert bench.decide(ReadTool(workspace), path="a\0b").effect == "ask"
+def test_a_nul_in_a_path_is_told_before_anybody_is_asked(bench, workspace):
+    """The arguments are refused; a policy that gets to see them all the same cannot judge them, and asks."""
+    for make in (ReadTool(workspace), LsTool(workspace)):
+        with pytest.raises(BadArguments, match="- path: not a path"):
+            make.validate({"path": "a\0b"})
+    assert bench.decide(ReadTool(workspace), "auto", path="a\0b").effect == "ask"
 
 
 def test_write_and_edit_need_a_read(bench, workspace, root):
