@@ -34,8 +34,8 @@ from typing import Any, Literal, Protocol
 __all__ = ["Done", "UserCall", "UserThread", "shielded"]
 
 GRACE_SECONDS = 1.5
-# The bare functions: those of `signal` look each handler up in an enum, and one that is not there (asyncio's own) becomes
-# an error that holds its repr, with the task and its frames in it. A tenth of a millisecond, thrice a call.
+# The bare functions: those of `signal` look each handler up in an enum, and one that is not there (asyncio's own)
+# becomes an error that holds its repr, with the task and its frames in it. A tenth of a millisecond, thrice a call.
 _bare: Any = importlib.import_module("_signal")
 
 
