@@ -267,6 +267,20 @@ class Growing {
   }
 }
 
+// ------------------------------------------------------------------ keys
+
+// Keys are data: where, which, and what they mean there. No handler compares a key itself.
+const KEYS = {
+  composer: { Enter: "send", "Ctrl+Enter": "send now", "Meta+Enter": "send now", Escape: "stop" },
+  menu: { ArrowDown: "next", ArrowUp: "previous", Tab: "choose", Enter: "choose", Escape: "hide" },
+  field: { Enter: "take", Escape: "leave" },
+  log: { PageUp: "look back", ArrowUp: "look back", Home: "look back" },
+  // Chords with Ctrl and Cmd are the notebook's; those with Enter would run a cell, and stay here.
+  kept: Object.fromEntries(["Ctrl", "Meta"].flatMap((held) => ["", "Alt+", "Shift+"].map((more) => [`${held}+${more}Enter`, "keep"]))),
+};
+const meaning = (where, e) => e.isComposing ? undefined
+  : KEYS[where][[e.ctrlKey && "Ctrl", e.metaKey && "Meta", e.altKey && "Alt", e.shiftKey && "Shift", e.key].filter(Boolean).join("+")];
+
 // ------------------------------------------------------------------ one item
 
 const STATUS = { writing: "being written", called: "waiting", asking: "needs your approval", running: "running…", done: "done", error: "failed", denied: "denied", stopped: "stopped" };
@@ -368,7 +382,7 @@ class ItemView {
     const bad = h("span", { class: "kit-bad", role: "alert" });
     const args = () => { if (edit.hidden) return null; try { const v = JSON.parse(edit.value); bad.textContent = ""; return v; } catch (e) { bad.textContent = "not JSON: " + e.message; return undefined; } };
     const yes = (scope) => { const a = args(); if (a !== undefined) answer({ allow: true, scope, arguments: a }); };
-    reason.addEventListener("keydown", (e) => { if (e.key === "Enter" && !e.isComposing) { e.preventDefault(); answer({ allow: false, reason: reason.value }); } });
+    reason.addEventListener("keydown", (e) => { if (meaning("field", e) === "take") { e.preventDefault(); answer({ allow: false, reason: reason.value }); } });
     this.bar.setAttribute("role", "group"); this.bar.setAttribute("aria-label", `Approval of ${this.item.name}`);
     this.bar.append(h("div", { class: "kit-q" }, q.text || `Run ${this.item.name}?`), edit, bad, h("div", { class: "kit-row" },
       button("Approve", () => yes("once"), { class: "kit-b kit-go" }),
@@ -419,13 +433,13 @@ export class View {
     this.foot = h("div", { class: "kit-foot" });
     this.root.append(this.live, this.log, this.jump, this.foot, this.end);
     el.append(this.root);
-    this.root.addEventListener("keydown", (e) => { if (!(e.ctrlKey || e.metaKey) || e.key === "Enter") e.stopPropagation(); }, { signal: this.gone.signal });
+    this.root.addEventListener("keydown", (e) => { if (!(e.ctrlKey || e.metaKey) || meaning("kept", e)) e.stopPropagation(); }, { signal: this.gone.signal });
     this.follow = true; this.seen = true;
     if (typeof IntersectionObserver !== "undefined") {
       this.watch = new IntersectionObserver((es) => { this.seen = es[es.length - 1].isIntersecting; if (this.seen) { this.follow = true; this.jump.hidden = true; } }, { rootMargin: "0px 0px 80px 0px" });
       this.watch.observe(this.end);
     }
-    const away = (e) => { if (e.deltaY < 0 || ["PageUp", "ArrowUp", "Home"].includes(e.key)) this.follow = false; };
+    const away = (e) => { if (e.deltaY < 0 || meaning("log", e)) this.follow = false; };
     for (const type of ["wheel", "keydown"]) (store.panel ? this.log : document).addEventListener(type, away, { passive: true, signal: this.gone.signal, capture: true });
     this.log.addEventListener("scroll", () => { const l = this.log; const at = l.scrollHeight - l.scrollTop - l.clientHeight; if (at < 40) { this.follow = true; this.jump.hidden = true; } else if (at > 150 && !this.moving) this.follow = false; }, { passive: true, signal: this.gone.signal });
     store.views.add(this);
@@ -599,9 +613,9 @@ export class View {
     const back = () => { box.hidden = true; s.hidden = false; s.value = this.store.bar.model || ""; s.focus(); this.drawFoot(); };
     s.addEventListener("change", (e) => { if (s.value !== "+") return; e.stopImmediatePropagation(); s.hidden = true; box.hidden = false; box.value = ""; box.focus(); }, true);
     box.addEventListener("keydown", (e) => {
-      if (e.isComposing) return;
-      if (e.key === "Enter") { e.preventDefault(); const name = box.value.trim(); back(); if (name) this.store.ask("model", { name }); }
-      else if (e.key === "Escape") { e.stopPropagation(); back(); }
+      const means = meaning("field", e);
+      if (means === "take") { e.preventDefault(); const name = box.value.trim(); back(); if (name) this.store.ask("model", { name }); }
+      else if (means === "leave") { e.stopPropagation(); back(); }
     });
     return h("span", { class: "kit-row" }, s, box);
   }
@@ -615,14 +629,17 @@ export class View {
     this.box.value = ""; this.chipRow.textContent = ""; this.follow = true; this.hideMenu();
   }
   key(e) {
-    if (e.isComposing) return;
-    if (!this.menu.hidden) {
-      if (e.key === "ArrowDown" || e.key === "ArrowUp") { e.preventDefault(); return this.moveMenu(e.key === "ArrowDown" ? 1 : -1); }
-      if (e.key === "Tab" || e.key === "Enter") { e.preventDefault(); return this.choose(this.menuAt); }
-      if (e.key === "Escape") { e.stopPropagation(); return this.hideMenu(); }
+    switch (this.menu.hidden ? undefined : meaning("menu", e)) {
+      case "next": e.preventDefault(); return this.moveMenu(1);
+      case "previous": e.preventDefault(); return this.moveMenu(-1);
+      case "choose": e.preventDefault(); return this.choose(this.menuAt);
+      case "hide": e.stopPropagation(); return this.hideMenu();
     }
-    if (e.key === "Enter" && !e.shiftKey && !e.altKey) { e.preventDefault(); this.submit({ now: e.ctrlKey || e.metaKey }); }
-    else if (e.key === "Escape" && this.running()) { e.preventDefault(); this.store.send("abort", { turn: this.running()?.key, clear: false }); }
+    switch (meaning("composer", e)) {
+      case "send": e.preventDefault(); return this.submit();
+      case "send now": e.preventDefault(); return this.submit({ now: true });
+      case "stop": if (this.running()) { e.preventDefault(); this.store.send("abort", { turn: this.running()?.key, clear: false }); }
+    }
   }
   typed() {
     const before = this.box.value.slice(0, this.box.selectionStart), m = /(^|[\s(\[{,;])@([\w.:[\]/-]*)$/.exec(before);
