@@ -50,6 +50,7 @@ __all__ = ["Connection", "McpTool", "Server"]
 T = TypeVar("T")
 _CUT_CHARS: Final = 100_000
 _TOO_LARGE: Final = -32099
+RELIST_SECONDS: Final = 0.05
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -430,6 +431,7 @@ class Connection:
         self._stop: asyncio.Event | None = None
         self._lock: asyncio.Lock | None = None
         self._relisting: asyncio.Future[None] | None = None
+        self._is_stale = False
         self._warned: set[str] = set()
         self._is_closed = False
 
@@ -642,8 +644,19 @@ class Connection:
 
         root = getattr(message, "root", message)
         if isinstance(root, ToolListChangedNotification) and self._client is not None:
-            # Not here: the answer comes through this very handler.
-            self._relisting = asyncio.ensure_future(self._relist(self._client))
+            self._note_change(self._client)
+
+    def _note_change(self, client: Any) -> None:
+        # Not in the handler: the answer comes through it. And not for each of many notices at once.
+        self._is_stale = True
+        if self._relisting is None or self._relisting.done():
+            self._relisting = asyncio.ensure_future(self._relist_while_stale(client))
+
+    async def _relist_while_stale(self, client: Any) -> None:
+        while self._is_stale:
+            await asyncio.sleep(RELIST_SECONDS)  # more notices often follow the first
+            self._is_stale = False
+            await self._relist(client)
 
     async def _watch(self, client: Any) -> None:
         """Changes of the list of tools; since protocol 2026-07-28 they come to those only who listen."""
@@ -651,7 +664,7 @@ class Connection:
             async with client.listen(tools_list_changed=True) as changes:
                 await self._relist(client)  # what changed before the server listened to our listening
                 async for _ in changes:
-                    await self._relist(client)
+                    self._note_change(client)
 
     async def _relist(self, client: Any) -> None:
         before = self.tools

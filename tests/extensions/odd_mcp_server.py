@@ -36,6 +36,8 @@ def tools():
         ]
     if way == "broken-list":
         return "none today"
+    if way == "chatty":
+        return [GOOD, {**GOOD, "name": "lists"}]
     if way == "plain":
         return [GOOD, {**GOOD, "name": "pid"}]
     return [GOOD]
@@ -64,6 +66,11 @@ def result_of(message):
         if way == "dies":
             print("out of paper", file=sys.stderr, flush=True)
             os._exit(9)
+        if way == "chatty":
+            if message["params"]["name"] == "lists":
+                return {"content": [{"type": "text", "text": str(lists)}]}
+            for _ in range(300):
+                say({"jsonrpc": "2.0", "method": "notifications/tools/list_changed"})
         text = str(os.getpid()) if message["params"]["name"] == "pid" else "fine"
         return {"content": [{"type": "text", "text": text}]}
     return None
@@ -78,6 +85,7 @@ if way == "rubbish-only":
     for _ in range(3):
         say("Welcome to my server!")
 
+lists = 0
 for line in sys.stdin:
     if way == "rubbish-only":
         say("<html>")
@@ -90,6 +98,7 @@ for line in sys.stdin:
         say({"jsonrpc": "2.0", "id": 999_999, "result": {}})
     if "id" not in message:
         continue
+    lists += message["method"] == "tools/list"
     answer = result_of(message)
     if answer is None:
         say({"jsonrpc": "2.0", "id": message["id"], "error": {"code": -32601, "message": "no such method"}})

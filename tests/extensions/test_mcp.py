@@ -367,6 +367,19 @@ async def test_a_long_text_below_the_limit_is_cut(shared):
     assert outcome.text.endswith("[cut: 50000 more characters]")
 
 
+async def test_a_server_that_cries_change_is_asked_a_few_times_only():
+    """Bad input: three hundred notices at once: the list is read again, not three hundred times beside each other."""
+    with connected(odd("chatty")) as connection:
+        before = int((await connection.call("lists", {})).text)
+        await connection.call("good", {})
+        for _ in range(200):
+            if (asked := int((await connection.call("lists", {})).text)) > before:
+                break
+
+        assert before < asked <= before + 20
+        assert int((await connection.call("lists", {})).text) <= before + 20
+
+
 def test_duplicate_names():
     """Bad input: the first of two counts and the other is told; names that only look alike here are kept apart."""
     with connected(odd("duplicates")) as connection:
