@@ -24,9 +24,10 @@ SHORT = 2000
 
 _FENCE = re.compile(r"^( {0,3})(`{3,}(?=[^`]*$)|~{3,})(.*)$")
 _TAG = re.compile(r"<(?=[A-Za-z/!?])(?!https?://[^\s<>]*>)")
-_CODE = re.compile(r"(?<!`)(`+)(?!`)(.+?)(?<!`)\1(?!`)")
-_MATH = re.compile(r"\$\$.+?\$\$|\$[^$\n]+\$|\\\(.+?\\\)")
-_IMAGE = re.compile(r"!\[(?=[^\]]*\](?!\((?:data:image/(?:png|jpeg|gif|webp)|attachment):))")
+# Each looks ahead a bounded way only: what a model writes may be made to take for ever.
+_CODE = re.compile(r"(?<!`)(`{1,40})(?!`)(.{1,4000}?)(?<!`)\1(?!`)")
+_MATH = re.compile(r"\$\$.{1,2000}?\$\$|\$[^$\n]{1,2000}\$|\\\((?:(?!\\\().){1,2000}?\\\)")
+_IMAGE = re.compile(r"!\[(?![^\[\]]{0,500}\]\((?:data:image/(?:png|jpeg|gif|webp);|attachment:))")
 _SCRIPT = re.compile(r"(?i)\b(java|vb)(script)(?=\s*(?::|&))")
 _ESCAPES = str.maketrans({c: f"&#{ord(c)};" for c in "&<>*_`[]\\~$!|"})
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import html.parser
+import time
 from typing import Any
 
 import pytest
@@ -103,3 +104,33 @@ def test_hostile_text_does_nothing_in_other_peoples_renderers(text: str, engine:
     finder = _Finder()
     finder.feed(shown)
     assert finder.bad == []
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "![" * 200_000,
+        ("![" + "a" * 400) * 1000,
+        "<" * 300_000,
+        "`" * 300_000,
+        "".join("`" * n + " " for n in range(1, 1000)),
+        "\\(" * 200_000 + "<a",
+        "$a " * 200_000 + "<a",
+        "javascript" * 50_000,
+        "x <b>" * 200_000,
+    ],
+    ids=["images", "long images", "tags", "ticks", "runs of ticks", "math", "dollars", "scripts", "many tags"],
+)
+def test_a_bomb_does_not_hold_up_the_cell(text: str) -> None:
+    """Bad input: a Markdown bomb is made harmless in time that grows with its length, not with its square."""
+    begin = time.monotonic()
+
+    harmless(text)
+
+    assert time.monotonic() - begin < 10
+
+
+def test_a_picture_over_two_lines_is_none() -> None:
+    """Bad input: the words of a remote picture may go on in the next line."""
+    assert "![" not in harmless("![a\nb](https://evil.test/p.png)")
+    assert harmless("![a](data:image/png;base64,aGk=)") == "![a](data:image/png;base64,aGk=)"

@@ -711,7 +711,7 @@ const CSS_TEXT = `
 .kit-name{font-weight:600}.kit-brief{flex:1;min-width:0;overflow:hidden;text-overflow:ellipsis;white-space:nowrap;color:var(--dim);font-size:.9em}.kit-status{color:var(--dim);font-size:.88em;white-space:nowrap}
 .kit-tool pre{margin:4px 0}.kit-tool[data-status=asking]{border-color:var(--accent);box-shadow:0 0 0 1px var(--accent)}.kit-tool[data-status=error] .kit-status,.kit-tool[data-status=denied] .kit-status,.kit-bad,.kit-error{color:var(--bad)}
 .kit-err{border-inline-start:3px solid var(--bad)!important}.kit-error{flex-basis:100%;font-weight:600}.kit-out{max-height:14em!important}
-.kit-approval{padding:6px 0}.kit-q{font-weight:600;margin-bottom:4px}.kit-row{display:flex;gap:6px;align-items:center;flex-wrap:wrap}
+.kit-approval{padding:6px 0}.kit-q{font-weight:600;margin-bottom:4px}.kit-row{display:flex;gap:6px;margin-top:3px;align-items:center;flex-wrap:wrap}
 .kit-b{font:inherit;font-size:.9em;color:var(--fg);background:var(--soft);border:1px solid var(--line);border-radius:4px;padding:2px 10px;cursor:pointer;min-height:24px}.kit-b:hover{border-color:var(--fg)}.kit-b:disabled{opacity:.6;cursor:default}
 .kit-go{background:#0b57a4;border-color:#0b57a4;color:#fff}.kit-no{color:var(--bad);border-color:var(--bad);background:var(--bg)}
 .kit-view :focus-visible{outline:2px solid var(--accent);outline-offset:1px}
@@ -721,9 +721,9 @@ const CSS_TEXT = `
 .kit-notice{color:var(--dim);font-size:.9em}.kit-notice.kit-error,.kit-notice.kit-warning{border-inline-start:3px solid var(--bad);padding-inline-start:8px}
 .kit-prompt{background:var(--soft);border-radius:8px;padding:6px 10px;margin:10px 0 4px auto;width:fit-content;max-width:90%}
 .kit-img{max-width:100%;display:block;margin:4px 0;background:#fff}.kit-plus{color:${V("success-color0", "#1b5e20")}}.kit-minus{color:var(--bad)}
-.kit-wait{display:flex;gap:4px;padding:4px 0}.kit-wait i{width:6px;height:6px;border-radius:50%;background:var(--dim);animation:kit-w 1.2s infinite}.kit-wait i:nth-child(2){animation-delay:.2s}.kit-wait i:nth-child(3){animation-delay:.4s}
+.kit-wait{display:flex;align-items:center;gap:4px;padding:4px 0}.kit-wait i{width:6px;height:6px;border-radius:50%;background:var(--dim);animation:kit-w 1.2s infinite}.kit-wait i:nth-child(2){animation-delay:.2s}.kit-wait i:nth-child(3){animation-delay:.4s}
 @keyframes kit-w{0%,60%,100%{opacity:.25}30%{opacity:1}}@media (prefers-reduced-motion:reduce){.kit-wait i{animation:none}}
-.kit-prog{position:relative;height:18px;border:1px solid var(--line);border-radius:4px;overflow:hidden;margin:4px 0;background:var(--bg)}.kit-prog i{position:absolute;inset:0 auto 0 0;background:var(--soft);border-inline-end:3px solid var(--accent)}.kit-prog[data-open=true] i{width:30%;animation:kit-p 1.6s infinite linear}.kit-prog span{position:relative;padding:0 8px;font-size:.85em;line-height:16px;white-space:nowrap}
+.kit-prog{position:relative;display:flex;align-items:center;min-height:20px;border:1px solid var(--line);border-radius:4px;overflow:hidden;margin:4px 0;background:var(--bg)}.kit-prog i{position:absolute;inset:0 auto 0 0;background:var(--soft);border-inline-end:3px solid var(--accent)}.kit-prog[data-open=true] i{width:30%;animation:kit-p 1.6s infinite linear}.kit-prog span{position:relative;padding:0 8px;font-size:.85em;line-height:1.2;white-space:nowrap}
 @keyframes kit-p{from{left:-30%}to{left:100%}}@media (prefers-reduced-motion:reduce){.kit-prog i{animation:none!important}}.kit-wait span:empty{display:none}.kit-meter{width:6em;height:.9em;vertical-align:-1px}
 .kit-end{height:1px}.kit-jump{position:sticky;bottom:6px;left:50%}.kit-tasks{list-style:none;margin:4px 0;padding:0}.kit-q1{font-size:.9em;padding:1px 0}
 .kit-menu{list-style:none;margin:2px 0;padding:2px;border:1px solid var(--line);border-radius:4px;max-height:12em;overflow:auto}.kit-menu li{padding:1px 8px;cursor:pointer}.kit-menu li[aria-selected=true]{background:#0b57a4;color:#fff}
