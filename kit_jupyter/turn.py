@@ -27,6 +27,7 @@ from kit_jupyter.errors import ContextOverflow, KitError, UsageError
 from kit_jupyter.extension import StepPlan
 from kit_jupyter.house import FOLLOW_UP, History, Opening, TurnHouse, TurnResult, turns_here
 from kit_jupyter.inbox import Ticket
+from kit_jupyter.masking import mask
 from kit_jupyter.messages import (
     Assistant,
     CellRef,
@@ -280,9 +281,10 @@ class Turn:
         return self._result(text, returned)
 
     def _as_error(self, error: Exception) -> KitError:
-        if isinstance(error, KitError):
-            return error.with_prefix(self.failure)
-        return KitError(f"{self.failure}: {type(error).__name__}: {error}")
+        twin = error if isinstance(error, KitError) else KitError(f"{type(error).__name__}: {error}")
+        raised = twin.with_prefix(self.failure)
+        raised.args = (mask(raised.message),)  # a service may say the key back that it was given
+        return raised
 
     def _text(self) -> str:
         if self._final_text is not None:

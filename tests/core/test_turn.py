@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from kit_jupyter import KitError, PromptOptions, SessionError, UsageError, halt, tool
+from kit_jupyter import KitError, PromptOptions, Session, SessionError, UsageError, halt, tool
 from kit_jupyter import events as ev
 from kit_jupyter.extension import BeforeTool, StepPlan
 from kit_jupyter.messages import MediaPart, ServerPart, ToolResult, ToolSpec
@@ -25,6 +25,7 @@ from kit_jupyter.testing import (
     gate,
     image,
     overflow,
+    provider_error,
     record_events,
     text,
     thinking,
@@ -828,6 +829,22 @@ async def test_an_on_partial_that_fails_stops_the_asking(make: Any) -> None:
         await kit.extract("a", list[int], on_partial=fail)
 
     assert len(provider.requests) == 1
+
+
+async def test_what_a_service_said_is_stored_without_its_secrets(make: Any, tmp_path: Path) -> None:
+    """S122: a failed answer keeps the error's code and words; a key in them is masked, in the file and in events."""
+    key = "sk-proj-" + "a1B2" * 10
+    said = provider_error("auth_failed", f"the key {key} is not known")
+    kit, _ = make([text("half"), said], session=Session.create(tmp_path))
+    with record_events(kit) as log, pytest.raises(KitError) as caught:
+        await kit.prompt("hi")
+
+    stored = kit.messages[-1].result
+    assert (stored.finish, stored.error.code) == ("error", "auth_failed")
+    assert "is not known" in stored.error.message
+    assert key not in kit.session.path.read_text()
+    assert key not in str(caught.value)
+    assert key not in "".join(json.dumps(event.to_json()) for event in log)
 
 
 # ---------------------------------------------------------------- hooks around the step

@@ -456,6 +456,24 @@ def test_steer_and_stop(view: View) -> None:
     assert "stopped" in view.text
 
 
+@pytest.mark.parametrize("status", ["done", "error", "stopped"])
+def test_a_busy_mark_is_there_before_the_first_word_and_gone_at_the_end(view: View, status: str) -> None:
+    """S59, S60: it stands while the turn runs, and goes with its end, a failed or an interrupted one too."""
+    mark = view.page.locator(".kit-wait")
+    view.say({"kind": "start", "turn": turn()})
+    assert mark.is_visible()
+    assert view.page.get_by_text("kit is answering").count() == 1  # said to those who do not see it
+    view.say(item("a"), grown("a", 0, "first"))
+    assert mark.is_visible()
+
+    view.say(ended(status=status) | {"error": {"message": "it failed"} if status == "error" else None})
+
+    assert mark.count() == 1
+    assert not mark.is_visible()
+    view.say({"kind": "start", "turn": turn("t2")})
+    assert [mark.nth(i).is_visible() for i in range(mark.count())] == [False, True]
+
+
 def test_every_printable_key_stays_in_the_box(chromium: Any) -> None:
     """U96: no key reaches the notebook; the text is exact."""
     view = View(chromium, view={"n": 0, "turns": [], "bar": {"model": "m/x"}, "panel": True})
