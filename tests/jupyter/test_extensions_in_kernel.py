@@ -65,7 +65,7 @@ def test_a_person_is_asked_about_a_projects_skills(nb: Kernel, project: Path, ro
     assert said.reply["status"] == "ok"
     assert ("- deploy: Ship it." in nb.value(SENT)) is allow
     item = said.kit()["application/vnd.kit.turn+json"]["turn"]["items"][0]
-    assert (item["name"], item["status"]) == ("skills", "done" if allow else "denied")
+    assert (item["name"], item["status"]) == ("skills.project", "done" if allow else "denied")
     if road != "control":
         nb.script("[text('fine')]", more=", extensions=[Skills()]")
         assert nb.value("'- deploy: Ship it.' in kit.system") is allow
