@@ -10,9 +10,10 @@ import pytest
 
 from kit_jupyter import Kit, Session
 from kit_jupyter.errors import ExtensionError, UsageError
-from kit_jupyter.events import ErrorEvent
+from kit_jupyter.events import ApprovalAsked, ApprovalGiven, ErrorEvent
 from kit_jupyter.extension import HOOKS, Extension
 from kit_jupyter.messages import MediaPart, TextPart
+from kit_jupyter.permissions import Approval, CallbackApprover
 from kit_jupyter.prompt import ToolResultPart
 from kit_jupyter.testing import ScriptedProvider, record_events, text, tool_call
 from kit_jupyter.tool import tool
@@ -289,3 +290,107 @@ def test_a_mock_in_place_of_an_extension_is_told():
     """Bad input: an object that has every attribute."""
     with pytest.raises(UsageError, match="hook_timeout_seconds"):
         build(MagicMock())
+
+
+# ---------------------------------------------------------------- a guest asks a person
+
+
+class Asks(Extension):
+    """Asks at each message, and says what came of it."""
+
+    hook_timeout_seconds = None
+
+    async def on_user_message(self, ctx, content):
+        answer = await ctx.ask("Send your weather along?", action="weather.place", resource="Basel")
+        return f"allowed={answer.allowed} by={answer.by}"
+
+
+def said_of(provider):
+    return provider.last_request.messages[-1].parts[0].text.splitlines()[1]
+
+
+async def test_a_guests_question_goes_the_way_of_a_tools(tmp_path):
+    """Asked, told as events with one call id, logged, remembered as a rule; the second message is not asked."""
+    asked = []
+
+    def always(question):
+        asked.append(question)
+        return Approval(allowed=True, scope="session", by="test")
+
+    provider = ScriptedProvider("a", "b")
+    kit = Kit(
+        provider=provider, session=Session.create(tmp_path), extensions=[Asks()], approver=CallbackApprover(always)
+    )
+
+    with record_events(kit) as log:
+        await kit.prompt("hi")
+        first = said_of(provider)
+        await kit.prompt("ho")
+
+    assert (first, said_of(provider)) == ("allowed=True by=test", "allowed=True by=policy")
+    (question,) = asked
+    assert (question.tool_name, question.suggestion) == ("weather.place", "weather.place Basel")
+    assert [(e.call_id, e.question) for e in log.of(ApprovalAsked)] == [(question.call_id, "Send your weather along?")]
+    assert [(e.call_id, e.effect) for e in log.of(ApprovalGiven)] == [(question.call_id, "allow")]
+    entries = [e.body for e in kit.session.entries if e.type == "custom"]
+    assert len([body for body in entries if "weather.place" in str(body)]) == 2
+    await kit.aclose()
+
+
+@pytest.mark.parametrize(
+    ("hook", "limit", "words"),
+    [
+        (lambda self, ctx, content: str(asyncio.run(ctx.ask("?", action="a.b"))), None, "async hook"),
+        (Asks.on_user_message, 0.2, "did not return within 0.2 seconds"),
+    ],
+    ids=["from a thread", "within a limit"],
+)
+async def test_a_question_asked_wrongly_is_reported_and_none_stays_open(hook, limit, words):
+    """Bad input: from a sync hook, and with a limit that no person meets."""
+
+    class Guest(Extension):
+        hook_timeout_seconds = limit
+        on_user_message = hook
+
+    kit = Kit(provider=ScriptedProvider("a"), session="memory", extensions=[Guest()])
+    kit.is_attended = True
+
+    with record_events(kit) as log:
+        assert str(await kit.prompt("hi")) == "a"
+
+    assert [e for e in log.of(ErrorEvent) if words in e.message]
+    assert kit.pending_approvals == ()
+
+
+async def test_a_failing_policy_lets_no_guest_through():
+    """Bad input: a policy that raises counts as "ask", and an approver that raises as no."""
+
+    class Broken:
+        def decide(self, tool, arguments, context):
+            raise RuntimeError("broken")
+
+        def remember(self, question, approval):
+            raise AssertionError
+
+    provider = ScriptedProvider("a")
+    fails = CallbackApprover(lambda question: 1 / 0)
+    kit = Kit(provider=provider, session="memory", extensions=[Asks()], permissions=Broken(), approver=fails)
+
+    await kit.prompt("hi")
+
+    assert said_of(provider) == "allowed=False by=callback"
+
+
+async def test_outside_of_a_turn_nobody_can_be_asked():
+    """A clear has no view to ask in: no, by nobody, at once."""
+    said = []
+
+    class Guest(Extension):
+        async def on_conversation_reset(self, ctx):
+            said.append(await ctx.ask("?", action="a.b"))
+
+    kit = Kit(provider=ScriptedProvider(), session="memory", extensions=[Guest()])
+    kit.is_attended = True
+    await kit.clear_conversation()
+
+    assert [(answer.allowed, answer.by) for answer in said] == [(False, "nobody")]
