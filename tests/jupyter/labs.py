@@ -70,6 +70,7 @@ def server(folder: Path, *, app: str = "lab", env: dict[str, str] | None = None)
     ]  # fmt: skip
     places = {
         "XDG_DATA_HOME": str(home / "data"),
+        "KIT_CONFIG_DIR": str(home / "kit-config"),
         "JUPYTER_CONFIG_DIR": str(home / "config"),
         "JUPYTER_DATA_DIR": str(home / "jdata"),
         "IPYTHONDIR": str(home / "ipython"),
@@ -135,7 +136,16 @@ def browser() -> Iterator[Any]:
 class Page:
     """One page on one notebook."""
 
-    def __init__(self, it: Server, chromium: Any, notebook: Path, *, app: str = "lab", dark: bool = False) -> None:
+    def __init__(
+        self,
+        it: Server,
+        chromium: Any,
+        notebook: Path,
+        *,
+        app: str = "lab",
+        dark: bool = False,
+        through_us: bool = False,
+    ) -> None:
         self.server = it
         self.requests: list[str] = []
         self.errors: list[str] = []
@@ -147,6 +157,13 @@ class Page:
         self.page = self.context.new_page()
         self.page.on("request", lambda r: self.requests.append(r.url))
         self.page.on("pageerror", lambda e: self.errors.append(str(e)))
+        self.sockets: list[Any] = []
+        if through_us:  # the page's sockets to kernels go through this test, which may cut them
+
+            def passed_on(socket: Any) -> None:
+                self.sockets.append((socket, socket.connect_to_server()))
+
+            self.page.route_web_socket("**/channels**", passed_on)
         # A workspace of its own: else Lab opens the notebooks of earlier pages again, hidden behind this one.
         way = f"lab/workspaces/{secrets.token_hex(6)}/tree" if app == "lab" else "notebooks"
         self.page.goto(f"{it.url}/{way}/{notebook.name}?token={it.token}")
@@ -211,6 +228,13 @@ class Page:
         path = BUILD / f"{name}.png"
         self.page.screenshot(path=str(path))
         return path
+
+    def cut(self) -> None:
+        """Cut the connections to kernels, as a network does."""
+        cut, self.sockets = self.sockets, []
+        for page, far in cut:
+            far.close()
+            page.close(code=3001)
 
     def close(self) -> None:
         self.context.close()

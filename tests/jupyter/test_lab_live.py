@@ -217,6 +217,99 @@ def test_dark(lab: Server, chromium: Any) -> None:
     page.close()
 
 
+def test_always_is_a_rule_that_holds(lab: Server, chromium: Any) -> None:
+    """U60: from the click on "Always" to the stored rule, and the next call, in another session, does not ask."""
+    made = (
+        "Kit(session='memory', tools=[drop], provider=ScriptedProvider([tool_call('drop', column='%s')], [text('%s')]))"
+    )
+    cells = (
+        SETUP,
+        f"kit = {made % ('a', 'one gone')}",
+        "%%kit\nclean",
+        f"kit = {made % ('b', 'two gone')}",
+        "%%kit\nmore",
+    )
+    rules = "import json; print([json.load(open(f))['rules'] for f in [kit.policy.store.path]])"
+    book = lab.notebook("always.ipynb", *cells, rules)
+    page = Page(lab, chromium, book)
+    page.run(0)
+    page.run(1)
+    page.start(2)
+    always = page.page.get_by_role("button", name="Always: drop")
+    always.wait_for(timeout=30_000)
+    always.click()
+    page.done(2)
+    page.page.wait_for_selector("text=one gone", timeout=15_000)
+    page.run(3)
+    page.run(4)  # to its end, with nobody asked
+    page.page.wait_for_selector("text=two gone", timeout=15_000)
+    page.run(5)
+    stored = page.cell(5).locator(".jp-OutputArea").inner_text()
+
+    assert page.page.get_by_role("button", name="Approve", exact=True).count() == 0
+    assert "'drop'" in stored
+    assert "'allow'" in stored
+    assert page.errors == []
+    page.close()
+
+
+def test_a_cell_that_is_deleted_while_it_runs(lab: Server, chromium: Any) -> None:
+    """Bad input: its turn goes on and is in the session; the notebook stays valid, the next cell works."""
+    cells = (SETUP, "kit = Kit(session='memory', provider=ScriptedProvider(slow(30), [text('works on')]))")
+    book = lab.notebook("deleted.ipynb", *cells, "%%kit\ngo", "%kit_show", "%%kit\nnext")
+    page = Page(lab, chromium, book)
+    page.run(0)
+    page.run(1)
+    page.start(2)
+    page.page.wait_for_selector(".kit-view >> text=w3", timeout=30_000)
+    page.cell(2).locator(".jp-InputPrompt").click()
+    page.page.keyboard.press("Escape")
+    page.page.keyboard.press("d")
+    page.page.keyboard.press("d")
+    page.page.wait_for_function("() => document.querySelectorAll('.jp-Notebook .jp-CodeCell').length === 4")
+    page.run(2)  # %kit_show comes after the turn, which nobody stopped
+
+    shown = page.cell(2).locator(".jp-OutputArea").inner_text()
+    assert "w28 w29" in shown
+    page.run(3)
+    page.page.wait_for_selector("text=works on", timeout=15_000)
+    page.save()
+    page.page.wait_for_timeout(1000)
+    nbformat.validate(nbformat.read(book, as_version=4))
+    assert page.errors == []
+    page.close()
+
+
+def test_a_cut_connection_heals_by_itself(lab: Server, chromium: Any) -> None:
+    """U44: the socket breaks in mid-turn: once Lab has connected again the view is whole, and Stop works."""
+    cells = (SETUP, "kit = Kit(session='memory', provider=ScriptedProvider(slow(300)))", "%%kit\ngo")
+    book = lab.notebook("cut.ipynb", *cells)
+    page = Page(lab, chromium, book, through_us=True)
+    page.run(0)
+    page.run(1)
+    page.start(2)
+    page.page.wait_for_selector(".kit-view >> text=w5", timeout=30_000)
+    before = len(page.sockets)
+    assert before >= 1
+    page.cut()
+    for _ in range(120):
+        if page.sockets:
+            break
+        page.page.wait_for_timeout(250)
+    page.page.wait_for_function(
+        "() => { const t = document.querySelector('.kit-view')?.innerText ?? ''; "
+        "const n = Math.max(...[...t.matchAll(/w(\\d+)/g)].map(m => +m[1])); "
+        "return n > 60 && Array.from({length: n}, (_, i) => 'w' + i + ' ').every(w => (t + ' ').includes(w)); }",
+        timeout=60_000,
+    )
+    page.page.get_by_role("button", name="Stop", exact=True).click()
+    page.page.wait_for_function(
+        "() => document.querySelectorAll('.jp-CodeCell')[2].innerText.includes('stopped')",
+        timeout=20_000,
+    )
+    page.close()
+
+
 def test_a_live_turn_in_notebook_7(tmp_path_factory: pytest.TempPathFactory, chromium: Any) -> None:
     """Point 5: the same in Notebook 7."""
     with server(tmp_path_factory.mktemp("nb7"), app="notebook") as it:
