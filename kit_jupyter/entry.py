@@ -115,13 +115,11 @@ class Entry:
             parent = f'"{self.parent}"' if self.parent is not None else "null"
             plain = f'{{"type":"{self.type}","id":"{self.id}","parent":{parent},"time":"{self.time}","message":'
             return plain.encode() + encode_message(self._message) + b"}\n"
-        head = to_json({"type": self.type, "id": self.id, "parent": self.parent, "time": self.time})
+        head = {"type": self.type, "id": self.id, "parent": self.parent, "time": self.time}
         if self._message is not None:
-            rest = to_json({k: v for k, v in self.body.items() if k != "message"})
-            head = head[:-1] + (b"," + rest[1:-1] if len(rest) > 2 else b"")
-            return head + b',"message":' + encode_message(self._message) + b"}\n"
-        rest = to_json(self.body)
-        return head[:-1] + (b"," + rest[1:] if len(rest) > 2 else b"}") + b"\n"
+            line: bytes = to_json({**head, **{k: v for k, v in self.body.items() if k != "message"}})
+            return line[:-1] + b',"message":' + encode_message(self._message) + b"}\n"
+        return to_json({**head, **self.body}) + b"\n"
 
     def __repr__(self) -> str:
         return f"<Entry {self.type} {self.id}>"
