@@ -25,6 +25,7 @@ from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
+from token import DEDENT, INDENT
 from types import FrameType
 from typing import Any
 
@@ -51,6 +52,8 @@ Parent = dict[str, Any]
 #: Magics that answer as async cells; `kit` itself blocks. Name -> async twin.
 ASYNC_CELL = {"kit": "kit_async"}
 ASYNC_LINE = ("kit", "kit_steer", "kit_continue", "kit_compact", "kit_fix")
+#: Line magics that a person's own words follow: a question mark at their end is no call for help.
+TEXT_LINE = (*ASYNC_LINE, "kit_context", "kit_deny")
 
 _depth: contextvars.ContextVar[int] = contextvars.ContextVar("kit_cell_depth", default=0)
 _CELL_CALL = re.compile(r"get_ipython\(\)\.run_cell_magic\('(kit)',")
@@ -185,6 +188,51 @@ def _loop_runs() -> bool:
     return True
 
 
+# ---------------------------------------------------------------- questions in a line
+
+
+def _question_transformer() -> type:
+    """A token transformer of IPython's that sends ``%kit … two plus two?``, which would show help on ``two``.
+
+    It looks at tokens, as IPython's own do: what stands in a string, a comment or brackets is none. It goes before the
+    help syntax only for our magics and only where words follow the name, so ``%kit?`` and ``%kit??`` still show help.
+    """
+    from IPython.core.inputtransformer2 import EscapedCommand, MagicAssign, TokenTransformBase
+
+    class Question(TokenTransformBase):
+        priority = 4  # help syntax has 5
+
+        def __init__(self, start: tuple[int, int], magic: TokenTransformBase) -> None:
+            super().__init__(start)  # type: ignore[no-untyped-call]
+            self._magic = magic
+
+        @classmethod
+        def find(cls, tokens_by_line: Any) -> Question | None:
+            for tokens in tokens_by_line:
+                line = [token for token in tokens if token.type not in (INDENT, DEDENT)]
+                if len(line) < 4 or line[-2].string != "?":
+                    continue
+                equals = next((at for at, token in enumerate(line) if token.string == "="), -1)
+                for at, kind in ((0, EscapedCommand), (equals + 1, MagicAssign)):
+                    if _is_text_magic(line[at:]):
+                        return cls(line[0].start, kind(line[at].start))
+            return None
+
+        def transform(self, lines: list[str]) -> list[str]:
+            done: list[str] = self._magic.transform(lines)
+            return done
+
+    return Question
+
+
+def _is_text_magic(tokens: list[Any]) -> bool:
+    """True for ``%kit`` or one of its family with text after the name."""
+    if len(tokens) < 3 or tokens[0].string != "%" or tokens[1].start != tokens[0].end:
+        return False
+    name = tokens[1]
+    return name.string in TEXT_LINE and name.line[name.end[1] : name.end[1] + 1] in (" ", "\t")
+
+
 # ---------------------------------------------------------------- the async cell
 
 
@@ -212,10 +260,12 @@ class ShellHooks:
         self._lane_id: str | None = None
         self._lane_original: Any = None
         self.prompt_mode: Callable[[list[str]], list[str]] | None = None
+        self._questions = _question_transformer()
 
     def install(self) -> None:
         """Put everything in."""
         self.ip.input_transformers_post.append(self.post_transform)
+        self.ip.input_transformer_manager.token_transformers.append(self._questions)
         self.ip.input_transformer_manager.cleanup_transforms.insert(0, self.cleanup_transform)
         self.ip.events.register("pre_run_cell", self._enter_cell)
         self.ip.events.register("post_run_cell", self._leave_cell)
@@ -230,6 +280,7 @@ class ShellHooks:
         for transforms, transform in (
             (self.ip.input_transformers_post, self.post_transform),
             (self.ip.input_transformer_manager.cleanup_transforms, self.cleanup_transform),
+            (self.ip.input_transformer_manager.token_transformers, self._questions),
         ):
             if transform in transforms:
                 transforms.remove(transform)

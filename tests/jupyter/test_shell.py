@@ -57,6 +57,91 @@ def test_the_transformer_is_pure_and_minds_its_own_cells(nb: Kernel, code: str, 
     assert nb.value(f"transformed({code!r})") == [want, want]
 
 
+def _transformed(*cells: str, times: int = 2) -> list[list[str]]:
+    """What a shell of this process with our transformers makes of cells, each as often as `times`."""
+    from IPython.core.interactiveshell import InteractiveShell
+
+    from kit_jupyter.jupyter.shell import ShellHooks
+
+    ip = InteractiveShell()
+    hooks = ShellHooks(ip, dict, lambda: False)
+    hooks.install()
+    try:
+        return [[ip.transform_cell(cell) for _ in range(times)] for cell in cells]
+    finally:
+        hooks.remove()
+
+
+CALL = "get_ipython().run_line_magic("
+QUESTIONS = [
+    ("%kit What is two plus two?", f"await {CALL}'kit_async', 'What is two plus two?')\n"),
+    ("%kit_steer shorter?", f"await {CALL}'kit_steer_async', 'shorter?')\n"),
+    ("%kit_continue and then??", f"await {CALL}'kit_continue_async', 'and then??')\n"),
+    ("%kit_deny why so?", f"{CALL}'kit_deny', 'why so?')\n"),
+    ("%kit don't you?", f"await {CALL}'kit_async', \"don't you?\")\n"),
+    ("%kit is x=1 or f(x)?", f"await {CALL}'kit_async', 'is x=1 or f(x)?')\n"),
+    ("%kit why (and how?", f"await {CALL}'kit_async', 'why (and how?')\n"),
+    ("%kit a # b?", f"await {CALL}'kit_async', 'a # b?')\n"),
+    ("%kit pourquoi ça ?  ", f"await {CALL}'kit_async', 'pourquoi ça ?')\n"),
+    ("x = %kit is it two?", f"x = {CALL}'kit', 'is it two?')\n"),
+    ("y = 1\n%kit is y one?\nz = 2", f"y = 1\nawait {CALL}'kit_async', 'is y one?')\nz = 2\n"),
+    ("%kit one?\n%kit two?", f"await {CALL}'kit_async', 'one?')\nawait {CALL}'kit_async', 'two?')\n"),
+    ("%kit it's on\n%kit two?", f"await {CALL}'kit_async', \"it's on\")\nawait {CALL}'kit_async', 'two?')\n"),
+    ("if y:\n    %kit_stop\n    %kit is it?", f"if y:\n    {CALL}'kit_stop', '')\n    {CALL}'kit', 'is it?')\n"),
+    ("%kit one \\\n  and two?", f"await {CALL}'kit_async', 'one    and two?')\n"),
+]
+
+
+@pytest.mark.parametrize(("code", "want"), QUESTIONS)
+def test_a_question_in_a_line_is_sent(code: str, want: str) -> None:
+    """A newcomer's first line, ``%kit What is two plus two?``, said "Object `two` not found."; it is sent, purely."""
+    [made] = _transformed(code)
+
+    assert made == [want, want]
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "%kit?",
+        "%kit??",
+        "?%kit",
+        "%kit_steer?",
+        "%%kit?",
+        "kit.session?",
+        "len?",
+        "%timeit?",
+        "%timeit len?",
+        "%kit_nosuch me?",
+        's = """\n%kit what?\n"""',
+        's = "%kit what?"',
+        "# %kit what?",
+        "(1\n %kit)",
+        "x = a %kit",
+        "!echo what?",
+        "% kit what?",
+    ],
+)
+def test_help_and_strings_stay_what_they_are(code: str) -> None:
+    """``%kit?`` still shows help, other magics keep theirs, and the words in a string are a string."""
+    from IPython.core.interactiveshell import InteractiveShell
+
+    plain = InteractiveShell().transform_cell(code)
+
+    [made] = _transformed(code)
+
+    assert made == [plain, plain]
+
+
+def test_a_question_reaches_the_model(nb: Kernel) -> None:
+    """From the line to the provider, with the question mark."""
+    nb.script("[text('Four.')]")
+
+    nb.ok("%kit What is two plus two?")
+
+    assert nb.value("provider.requests[-1].messages[-1].parts[0].text") == "What is two plus two?"
+
+
 def test_interrupts_are_put_back(nb: Kernel) -> None:
     """The SIGINT handler after a turn is the one before it."""
     nb.ok("import signal\nbefore = signal.getsignal(signal.SIGINT)")
