@@ -5,14 +5,15 @@ from __future__ import annotations
 import asyncio
 import threading
 from dataclasses import FrozenInstanceError
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from kit_jupyter import Kit, KitError, PromptOptions, ProviderError, TurnResult, UsageError
+from kit_jupyter import Kit, KitError, PromptOptions, ProviderError, Session, TurnResult, UsageError
 from kit_jupyter import events as ev
 from kit_jupyter.inbox import Receipt
-from kit_jupyter.messages import Assistant, System, TextPart, ToolResult, User
+from kit_jupyter.messages import Assistant, System, TextPart, ToolResult, User, text_of
 from kit_jupyter.testing import (
     ScriptedProvider,
     delay,
@@ -639,6 +640,36 @@ async def test_entries_are_stored_in_order_and_before_any_tool_runs(make: Any) -
     assert seen == [["user", "assistant"]]
     assert [m.role for m in kit.messages] == ["user", "assistant", "tool", "assistant"]
     assert [m.turn_id for m in kit.messages] == [kit.messages[0].turn_id] * 4
+
+
+@pytest.mark.parametrize("where", ["memory", "file"])
+async def test_history_is_the_conversation_after_a_failed_call_too(make: Any, tmp_path: Path, where: str) -> None:
+    """S30, S33: in memory and in a file alike: what was said stands there, cut answers too, and is what is sent."""
+    session = Session.create(tmp_path) if where == "file" else "memory"
+    replies = ([tool_call("area", width=2, height=3)], "six", [text("half"), provider_error("overloaded")], "whole")
+    kit, provider = make(*replies, session=session, tools=[area], permissions="auto")
+    await kit.prompt("one")
+    with pytest.raises(KitError):
+        await kit.prompt("two")
+    said = [(m.role, text_of(m.parts)) for m in kit.messages]
+
+    await kit.prompt("three")
+
+    assert said == [
+        ("user", "one"),
+        ("assistant", ""),
+        ("tool", "6"),
+        ("assistant", "six"),
+        ("user", "two"),
+        ("assistant", "half"),
+    ]
+    assert [(m.role, text_of(m.parts)) for m in kit.messages] == [*said, ("user", "three"), ("assistant", "whole")]
+    sent = [role for role, words in texts(provider.last_request)]
+    assert texts(provider.last_request)[-3:] == [("user", "two"), ("assistant", "half"), ("user", "three")]
+    assert len(sent) == 7
+    if where == "file":
+        kit.close()
+        assert Session.open(kit.session.path).messages() == kit.messages
 
 
 # ---------------------------------------------------------------- sync twins, concurrency
