@@ -16,7 +16,7 @@ CHROMIUM := $(shell command -v chromium 2>/dev/null || command -v chromium-brows
 
 say = printf '\n\033[1m==> %s\033[0m\n' "$(1)"
 
-.PHONY: help demo lab test matrix matrix-notebooks matrix-ray check record bench docs clean weights
+.PHONY: help demo lab test matrix matrix-notebooks matrix-ray matrix-lab check record bench docs clean weights
 .DEFAULT_GOAL := help
 
 help: ## this list
@@ -63,6 +63,21 @@ matrix-notebooks: $(STAMP)-test ## each notebook on the oldest ipykernel, and by
 
 matrix-ray: $(STAMP)-ray ## maps on a Ray cluster of this machine
 	build/ray/bin/python -m pytest -q tests/batch/test_ray.py
+
+matrix-lab: $(STAMP)-test build/lab-oldest/.stamp build/lab-others/.stamp ## the extension in the oldest Lab, and beside other extensions
+	@failed=; for name in oldest others; do \
+	  $(call say,JupyterLab $$(build/lab-$$name/bin/jupyter-lab --version) ($$name)); \
+	  KIT_CHROMIUM="$(CHROMIUM)" KIT_LAB_NAME=$$name KIT_LAB_PYTHON=build/lab-$$name/bin/python \
+	    $(BIN)/python -m pytest -q -rP tests/lab/test_lab_smoke.py $(ARGS) || failed="$$failed $$name"; \
+	done; if [ -n "$$failed" ]; then echo "failed:$$failed"; exit 1; fi
+
+build/lab-oldest/.stamp: LAB_WITH = 'jupyterlab==4.2.*'
+build/lab-others/.stamp: LAB_WITH = jupyterlab jupyter-collaboration jupyter-ai pyviz_comms
+build/lab-oldest/.stamp build/lab-others/.stamp: $(STAMP)-test
+	@$(call say,Making $(@D) with $(LAB_WITH))
+	@$(BIN)/python -m venv $(@D)
+	@$(@D)/bin/python -m pip install --quiet --disable-pip-version-check $(LAB_WITH) -e .
+	@touch $@
 
 check: $(STAMP)-test ## ruff, mypy --strict, import contracts
 	$(BIN)/ruff check .
