@@ -7,7 +7,9 @@ services that charge: a local, scripted or replayed model never needs it.
 from __future__ import annotations
 
 import asyncio
-import sys
+import importlib.util
+import threading
+from typing import Any
 
 from kit_jupyter.messages import ModelRef, Tokens
 
@@ -47,6 +49,7 @@ _SERVICES: dict[str, str | None] = {
 }
 
 _found: dict[ModelRef, tuple[str | None, ...]] = {}  # under which service a model has its price; none: it has none
+_searching = threading.Lock()
 
 
 def has_prices(ref: ModelRef) -> bool:
@@ -61,8 +64,8 @@ def has_prices(ref: ModelRef) -> bool:
 
 
 async def load_prices(ref: ModelRef) -> None:
-    """Load the table on a thread, if `ref` has prices and nobody has loaded it yet."""
-    if has_prices(ref) and "genai_prices" not in sys.modules:
+    """Load the table and look for `ref` in it on a thread, if it has prices and was not looked for before."""
+    if has_prices(ref) and ref not in _found and importlib.util.find_spec("genai_prices"):
         await asyncio.to_thread(price_of, ref, Tokens(input=1, output=1))
 
 
@@ -87,15 +90,20 @@ def price_of(ref: ModelRef, tokens: Tokens) -> float | None:
     )
     model = ref.id.rpartition(":")[2] if ref.provider == "pydantic-ai" else ref.id
     if ref not in _found:
-        _found[ref] = ()
-        # The search through all services takes a millisecond; a model that nobody knows is searched for once.
-        for service in dict.fromkeys((_SERVICES[ref.provider], None)):
-            try:
-                genai_prices.calc_price(usage, model_ref=model, provider_id=service)
-            except (LookupError, ValueError):
-                continue
-            _found[ref] = (service,)
-            break
+        with _searching:  # turns side by side ask for the same price while the table is still being read
+            if ref not in _found:
+                _found[ref] = _search(genai_prices, usage, ref, model)
     for service in _found[ref]:
         return float(genai_prices.calc_price(usage, model_ref=model, provider_id=service).total_price)
     return None
+
+
+def _search(genai_prices: Any, usage: Any, ref: ModelRef, model: str) -> tuple[str | None, ...]:
+    # The search through all services takes a millisecond; a model that nobody knows is searched for once.
+    for service in dict.fromkeys((_SERVICES[ref.provider], None)):
+        try:
+            genai_prices.calc_price(usage, model_ref=model, provider_id=service)
+        except (LookupError, ValueError):
+            continue
+        return (service,)
+    return ()

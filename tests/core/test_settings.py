@@ -6,6 +6,8 @@ import asyncio
 import io
 import subprocess
 import sys
+import threading
+import time
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
@@ -247,6 +249,32 @@ def test_the_price_table_is_loaded_off_the_engine_and_only_for_those_who_charge(
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
     assert done.stdout.split()[:2] == ["False", "True"]
+
+
+def test_turns_side_by_side_all_get_the_price(monkeypatch: pytest.MonkeyPatch) -> None:
+    """While one is still looking a model up, the others wait for what it finds, and do not take it for unknown."""
+    genai_prices = pytest.importorskip("genai_prices")
+    calc, begun = genai_prices.calc_price, threading.Barrier(6)
+
+    def slow(*args: Any, **kwargs: Any) -> Any:
+        time.sleep(0.1)
+        return calc(*args, **kwargs)
+
+    monkeypatch.setattr(genai_prices, "calc_price", slow)
+    found: list[float | None] = []
+
+    def ask() -> None:
+        begun.wait()
+        found.append(price_of(ModelRef("openai", "gpt-4o-mini-2024-07-18"), Tokens(input=1000, output=10)))
+
+    threads = [threading.Thread(target=ask) for _ in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+    assert None not in found
+    assert len(set(found)) == 1
 
 
 async def test_loading_prices_of_a_free_model_does_nothing() -> None:
