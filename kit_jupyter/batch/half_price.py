@@ -379,7 +379,7 @@ class HalfPrice:
             return
         del self._watched[name]
         equal: dict[bytes, list[Ask]] = {}
-        for ask in self._waiting.pop(name, []):
+        for ask in sorted(self._waiting.pop(name, []), key=lambda ask: ask.position):
             equal.setdefault(ask.key, []).append(ask)
         waiting = iter(equal.values())
 

@@ -56,6 +56,7 @@ class BatchServer:
         self.looks = 0
         self.refuse: list[Any] = []
         self.fault = ""
+        self.results_url = "http://evil.invalid/results"
         self.down = 0
         self.keys: set[str] = set()
         self.gate = threading.Event()
@@ -197,6 +198,9 @@ class BatchServer:
             "id": batch.id,
             "object": "batch",
             "endpoint": batch.endpoint,
+            "completion_window": "24h",
+            "created_at": int(batch.made),
+            "input_file_id": "file-0",
             "status": "cancelled" if batch.cancelled and status == "completed" else status,
             "metadata": {"kit_batch": batch.name},
             "request_counts": {"total": len(batch.rows), "completed": len(batch.answered), "failed": 0},
@@ -264,7 +268,8 @@ class BatchServer:
 
     def _anthropic_shape(self, batch: Batch, status: str) -> dict[str, Any]:
         answered = len(batch.answered)
-        counts = {"processing": len(batch.rows) - answered, "succeeded": answered, "errored": 0, "canceled": 0}
+        counts = {"processing": len(batch.rows) - answered, "succeeded": answered}
+        counts |= {"errored": 0, "canceled": 0, "expired": 0}
         made = datetime.fromtimestamp(batch.made, UTC).isoformat()
         return {
             "id": batch.id,
@@ -272,8 +277,14 @@ class BatchServer:
             "processing_status": status,
             "request_counts": counts,
             "created_at": made,
-            # A key that follows this address has been stolen.
-            "results_url": "http://evil.invalid/results" if status == "ended" else None,
+            "expires_at": made,
+            "ended_at": None,
+            "archived_at": None,
+            "cancel_initiated_at": None,
+            # A key that follows this address has been stolen, unless the test wants it true.
+            "results_url": (self.results_url or f"{self.url}/v1/messages/batches/{batch.id}/results")
+            if status == "ended"
+            else None,
         }
 
     # -- Gemini
@@ -297,7 +308,7 @@ class BatchServer:
         return 200, self._gemini_shape(batch, "SUCCEEDED" if self._look(batch) else "RUNNING")
 
     def _gemini_shape(self, batch: Batch, state: str) -> dict[str, Any]:
-        facts = {"state": f"BATCH_STATE_{state}", "displayName": batch.name}
+        facts: dict[str, Any] = {"state": f"BATCH_STATE_{state}", "displayName": batch.name}
         shape: dict[str, Any] = {"name": batch.id, "metadata": facts}
         if state == "SUCCEEDED":
             items = []
@@ -308,7 +319,9 @@ class BatchServer:
                 else:
                     item["error"] = {"code": 3, "message": said.message}
                 items.append(item)
-            shape |= {"done": True, "response": {"inlinedResponses": {"inlinedResponses": items}}}
+            output = {"inlinedResponses": {"inlinedResponses": items}}
+            facts["output"] = output
+            shape |= {"done": True, "response": output}
         return shape
 
 
@@ -340,7 +353,11 @@ def _chat(text: str) -> dict[str, Any]:
 def _responses(text: str) -> dict[str, Any]:
     content = [{"type": "output_text", "text": text, "annotations": []}]
     item = {"type": "message", "id": "m", "role": "assistant", "status": "completed", "content": content}
-    usage = {"input_tokens": 1000, "output_tokens": 100, "total_tokens": 1100}
+    usage: dict[str, Any] = {"input_tokens": 1000, "output_tokens": 100, "total_tokens": 1100}
+    usage |= {
+        "input_tokens_details": {"cached_tokens": 0, "cache_write_tokens": 0},
+        "output_tokens_details": {"reasoning_tokens": 0},
+    }
     return {"id": "r", "model": "gpt-4.1-mini", "status": "completed", "output": [item], "usage": usage}
 
 

@@ -569,3 +569,82 @@ def test_a_replay_refuses_a_batch(
         ask(server, ["a"], tmp_path / "s", clock)
 
     assert server.posts == 0
+
+
+# ---------------------------------------------------------------- the server is like the services
+
+
+def test_openais_own_client_reads_what_we_sent(server: BatchServer, tmp_path: Path, clock: Clock) -> None:
+    """The test's server speaks as the service does: the official client finds our batch and its results."""
+    openai = pytest.importorskip("openai")
+    ask(server, ["a", "b"], tmp_path / "s", clock)
+    client = openai.OpenAI(base_url=server.url + "/v1", api_key="sk-x")
+
+    batch = client.batches.retrieve("batch_1")
+    lines = [json.loads(line) for line in client.files.content(batch.output_file_id).text.splitlines()]
+
+    assert batch.status == "completed"
+    assert batch.metadata["kit_batch"].startswith("kit_")
+    answers = [openai.types.responses.Response.model_validate(line["response"]["body"] | PADDING) for line in lines]
+    assert sorted(answer.output_text for answer in answers) == ["A", "B"]
+
+
+PADDING = {"created_at": 0, "object": "response", "parallel_tool_calls": True, "tool_choice": "auto", "tools": []}
+
+
+def test_anthropics_own_client_reads_what_we_sent(server: BatchServer, tmp_path: Path, clock: Clock) -> None:
+    """As above, for message batches; ours never follows ``results_url`` with the key."""
+    anthropic = pytest.importorskip("anthropic")
+    ask(server, ["a", "b"], tmp_path / "s", clock, model="anthropic/claude-haiku-4-5")
+    client = anthropic.Anthropic(base_url=server.url, api_key="sk-x")
+    server.results_url = ""
+
+    batch = client.messages.batches.retrieve("batch_1")
+    results = list(client.messages.batches.results("batch_1"))
+
+    assert batch.processing_status == "ended"
+    assert sorted(each.result.message.content[0].text for each in results) == ["A", "B"]
+    assert len({each.custom_id for each in results}) == 2
+
+
+def test_geminis_own_client_reads_what_we_sent(server: BatchServer, tmp_path: Path, clock: Clock) -> None:
+    """As above, for inlined requests."""
+    genai = pytest.importorskip("google.genai")
+    ask(server, ["a", "b"], tmp_path / "s", clock, model="gemini/gemini-2.5-flash")
+    client = genai.Client(api_key="sk-x", http_options={"base_url": server.url, "api_version": "v1beta"})
+
+    batch = client.batches.get(name="batches/1")
+
+    assert batch.state.name == "JOB_STATE_SUCCEEDED"
+    answers = [each.response.text for each in batch.dest.inlined_responses]
+    assert sorted(answers) == ["A", "B"]
+    assert all(each.metadata["key"] for each in batch.dest.inlined_responses)
+
+
+def test_the_official_clients_make_the_same_calls(server: BatchServer, tmp_path: Path, clock: Clock) -> None:
+    """What they send is taken by the same server: our calls have the form of theirs."""
+    openai, anthropic, genai = (pytest.importorskip(name) for name in ("openai", "anthropic", "google.genai"))
+    line = {
+        "custom_id": "x",
+        "method": "POST",
+        "url": "/v1/responses",
+        "body": {"model": "m", "input": [{"content": "a"}]},
+    }
+    one = openai.OpenAI(base_url=server.url + "/v1", api_key="sk-x")
+    file = one.files.create(file=("x.jsonl", json.dumps(line).encode()), purpose="batch")
+    one.batches.create(
+        input_file_id=file.id, endpoint="/v1/responses", completion_window="24h", metadata={"kit_batch": "n"}
+    )
+    params = {"model": "m", "max_tokens": 5, "messages": [{"role": "user", "content": "a"}]}
+    two = anthropic.Anthropic(base_url=server.url, api_key="sk-x")
+    two.messages.batches.create(requests=[{"custom_id": "x", "params": params}])
+    three = genai.Client(api_key="sk-x", http_options={"base_url": server.url, "api_version": "v1beta"})
+    contents = [{"parts": [{"text": "a"}], "role": "user"}]
+    three.batches.create(
+        model="gemini-2.5-flash",
+        src=[{"contents": contents, "metadata": {"key": "x"}}],
+        config={"display_name": "n"},
+    )
+
+    assert server.rows == ["a", "a", "a"]
+    assert [batch.name for batch in server.batches.values()] == ["n", "", "n"]
