@@ -31,7 +31,7 @@ demo: $(STAMP)-demo ## install, fetch the small local model, run the quickstart 
 	@$(call say,Running notebooks/01_quickstart.ipynb against the local model)
 	@$(BIN)/kit-jupyter demo
 
-lab: $(STAMP)-demo ## open JupyterLab on the quickstart
+lab: $(STAMP)-lab ## open JupyterLab on the quickstart, with all that the example notebooks use
 	@$(BIN)/kit-jupyter local install
 	@$(BIN)/jupyter lab notebooks/01_quickstart.ipynb
 
@@ -126,12 +126,16 @@ $(STAMP)-demo: $(BIN)/python pyproject.toml constraints.txt kit_jupyter/labexten
 	@$(call install,demo$(comma)local$(comma)lab,about 250 MB)
 	@touch $@
 
+$(STAMP)-lab: $(STAMP)-demo
+	@$(call install,notebooks$(comma)local$(comma)lab,about 80 MB more)
+	@touch $@
+
 $(STAMP)-test: $(BIN)/python pyproject.toml constraints.txt tests/labextension/package-lock.json kit_jupyter/labextension/static/style.js
 	@$(call install,test,about 600 MB)
 	@$(call say,Test tools for the browser side (31 MB))
 	@PATH="$$PATH:$(abspath $(BIN))" npm --prefix tests/labextension ci --no-audit --no-fund || \
 	 echo "npm could not install them: the tests of the keymap in TypeScript will be skipped."
-	@touch $@ $(STAMP)-demo
+	@touch $(STAMP)-demo $(STAMP)-lab $@
 
 $(STAMP)-docs: $(BIN)/python pyproject.toml
 	@$(call install,docs,about 100 MB)
@@ -148,6 +152,6 @@ $(STAMP)-ray: pyproject.toml
 # The build skips what exists, so stale assets go first; the install above then builds them anew.
 kit_jupyter/labextension/static/style.js: $(BROWSER_SOURCES)
 	@rm -rf kit_jupyter/labextension labextension/lib
-	@rm -f $(STAMP)-demo $(STAMP)-test
+	@rm -f $(STAMP)-demo $(STAMP)-lab $(STAMP)-test
 
 comma := ,

@@ -191,10 +191,14 @@ def _about_packages() -> Lines:
         ("jupyterlab", "lab"),
         ("xllamacpp", "local"),
         ("nbclient", "demo"),
+        ("bashlex", "tools"),
+        ("genai-prices", "prices"),
     ):
         version = _version(name)
         if version:
             out.append(("ok", f"{name} {version}"))
+        elif name == "bashlex":
+            out.append(("--", 'bashlex is not installed, so every shell line asks: pip install "kit-jupyter[tools]"'))
         elif name == "kit-jupyter":
             out.append(("--", "kit-jupyter runs from its source folder and is not installed: pip install -e ."))
         elif extra:
@@ -286,10 +290,12 @@ def _about_replay() -> Lines:
     mode = replay.mode()
     if mode == "off":
         return [("ok", "off: models are asked")]
-    path = replay.recording_file()
-    count = len(replay.recording(path).exchanges) if path.exists() else 0
-    mark = "!!" if mode == "strict" and not count else "ok"
-    return [(mark, f"{mode}: {path} ({count} exchanges)")]
+    out: Lines = []
+    for path in replay.recording_files():
+        count = len(replay.recording(path).exchanges) if path.exists() else 0
+        if count or path == replay.recording_file():
+            out.append(("ok" if count or mode != "strict" else "!!", f"{mode}: {path} ({count} exchanges)"))
+    return out[1:] if len(out) > 1 and out[0][0] == "!!" else out
 
 
 def _about_sessions() -> Lines:

@@ -62,6 +62,10 @@ class Question:
     ----------
     arguments : dict
         Kept as a read-only copy. To change what runs, answer with an `Approval` that has arguments.
+    suggestion : str
+        Rules, a line each, that would allow it for good; empty when none can.
+    reason : str
+        Why it is asked.
     """
 
     call_id: str
@@ -69,6 +73,7 @@ class Question:
     arguments: Mapping[str, Any] = field(hash=False)
     text: str
     suggestion: str = ""
+    reason: str = ""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "arguments", own_copy(self.arguments))
@@ -114,16 +119,17 @@ class NobodyThere:
 
     async def ask(self, question: Question) -> Approval:
         """Deny."""
-        rule = question.suggestion.splitlines()[0] if question.suggestion else ""
-        action, _, pattern = rule.partition(" ")
-        how = f"Kit(permissions=[({action!r}, {pattern or '*'!r}, 'allow')])" if action else "Kit(permissions=...)"
+        rules = [tuple(line.split(" ", 1)) for line in question.suggestion.splitlines() if line.strip()]
+        wanted = ", ".join(f"({action!r}, {pattern!r}, 'allow')" for action, pattern in rules)
+        how = f"allow it beforehand with Kit(permissions=[{wanted}]) or kit.permissions = [{wanted}], or " * bool(rules)
+        why = f" (why: {question.reason})" * bool(question.reason)
         return Approval(
             allowed=False,
             by="nobody",
             reason=(
-                f"{question.tool_name} needs a person's approval and nobody is here to give it. "
+                f"{question.tool_name} needs a person's approval and nobody is here to give it{why}. "
                 "Do not try it again; go on without it, or say what you would have done. "
-                f"For the user: allow it beforehand with {how}, or run where someone can answer"
+                f"For the user: {how}run where someone can answer"
             ),
         )
 

@@ -340,6 +340,15 @@ class KitParts:
         self._front.own = approver_of(approver)
 
     @property
+    def permissions(self) -> Policy:
+        """The policy in force; set it to what ``Kit(permissions=…)`` takes, for the next call on."""
+        return self.policy
+
+    @permissions.setter
+    def permissions(self, permissions: Any) -> None:
+        self.policy = policy_of(permissions, store=RuleStore(project_root()))
+
+    @property
     def trifecta(self) -> Any:
         """What this Kit could leak: a report over its tools, guests and sub-agents, under the policy in force."""
         return self.host.trifecta(tuple(self.tools.values()), asks=self._always_asks)

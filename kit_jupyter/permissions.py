@@ -427,7 +427,12 @@ def question_of(tool: Tool, arguments: Mapping[str, Any], decision: Decision, ca
     if decision.reason and decision.reason not in text:
         text = f"{text}\n({decision.reason})"
     return Question(
-        call_id=call_id, tool_name=tool.spec.name, arguments=arguments, text=text, suggestion=decision.suggestion
+        call_id=call_id,
+        tool_name=tool.spec.name,
+        arguments=arguments,
+        text=text,
+        suggestion=decision.suggestion,
+        reason=decision.reason,
     )
 
 

@@ -307,6 +307,34 @@ def test_nobody_there_says_what_to_do():
     assert "Kit(permissions=[('shell', 'ls', 'allow')])" in approval.reason
 
 
+def test_nobody_there_names_every_rule_and_says_when_none_can_help():
+    """The remedy that is printed is the whole one; what no rule can allow says why instead (U60)."""
+
+    def denied(**facts: Any) -> str:
+        question = Question(call_id="c", tool_name="shell", arguments={}, text="Run?", **facts)
+        return asyncio.run(NobodyThere().ask(question)).reason
+
+    several = denied(suggestion="shell ls *\nshell head *")
+    assert "kit.permissions = [('shell', 'ls *', 'allow'), ('shell', 'head *', 'allow')]" in several
+    none = denied(reason="shell lines cannot be read without the package bashlex: pip install 'kit-jupyter[tools]'")
+    assert "pip install 'kit-jupyter[tools]'" in none
+    assert "permissions =" not in none
+
+
+def test_permissions_of_a_live_kit_are_set_as_they_were_given():
+    """`kit.permissions` takes what ``Kit(permissions=…)`` takes, and what is wrong is told."""
+    from kit_jupyter import Kit
+    from kit_jupyter.testing import ScriptedProvider
+
+    kit = Kit(provider=ScriptedProvider(), session="memory")
+    kit.permissions = [("shell", "ls *", "allow")]
+
+    assert kit.permissions is kit.policy
+    assert effect(kit.permissions, Acting(), command="ls x") == "allow"
+    with pytest.raises(UsageError):
+        kit.permissions = "sometimes"
+
+
 async def test_pending_questions_are_answered_from_any_thread():
     """`kit.approve` and `kit.deny` by call id; the question is gone afterwards."""
     emitted: list[Question] = []

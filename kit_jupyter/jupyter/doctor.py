@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import os
 from difflib import get_close_matches
@@ -50,6 +51,8 @@ def report(notebook: Notebook) -> str:
         lines += [f"{'yes' if works else 'no '}  {_ROADS.get(name, name)}" for name, works in probes(ip).items()]
     else:
         lines.append("a terminal: text only")
+    if importlib.util.find_spec("bashlex") is None:
+        lines.append("no   shell lines are read for their permissions: each one asks. pip install 'kit-jupyter[tools]'")
     lines.append(f"Lab extension: {_extension() or 'not found; cell editing and the side panel need it'}")
     try:
         locks = admin_locks()

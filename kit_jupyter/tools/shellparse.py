@@ -181,7 +181,7 @@ def _read(text: str, parsed: Parsed, depth: int) -> None:
     try:
         import bashlex  # type: ignore[import-untyped]
     except ImportError:
-        parsed.unsure.append("shell lines cannot be read without the package bashlex")
+        parsed.unsure.append("shell lines cannot be read without the package bashlex: pip install 'kit-jupyter[tools]'")
         return
     if not text.strip():
         return
