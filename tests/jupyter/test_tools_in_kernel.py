@@ -221,6 +221,25 @@ def test_secrets_reach_neither_model_nor_cell(tools: Kernel) -> None:
     assert "hush" not in str([m["content"] for m in said.messages if m["msg_type"] != "execute_input"])
 
 
+def test_secrets_are_not_shown_in_pieces_unasked(tools: Kernel) -> None:
+    """U59: what could spell one out is no free look, by whatever name the session knows it; other looks are."""
+    tools.ok("os.environ['DEMO_API_KEY'] = 'hush-hush-123'\nfrom os import environ\nasked = []\nplain = 'nothing'")
+    tools.ok("held = {'deep': [environ['DEMO_API_KEY']]}\nheld")  # now Out and In hold it as well
+    cuts = ("[c for c in held['deep'][0]]", "held['deep'][0][::-1]", "dict(environ)", "print(*In[-1])", "Out")
+    ask(
+        tools,
+        *(python(code) for code in (*cuts, "[c for c in plain]")),
+        more=", approver=lambda question: asked.append(question.text) or False",
+    )
+    tools.ok("%%kit\ngo", timeout=60)
+    results = tools.value("[''.join(p.text for p in m.parts) for m in kit.messages if m.role == 'tool']")
+
+    assert ["denied" in text for text in results] == [True] * 5 + [False]
+    assert results[-1] == str(list("nothing")).replace(" ", "").replace("'", '"')
+    assert tools.value("[text.count('which this could show in pieces') for text in asked]") == [1, 1, 0, 1, 1]
+    assert "h, u, s, h" not in str(results)
+
+
 def test_a_kit_inside_a_tool_is_told(tools: Kernel) -> None:
     """Code that prompts the Kit that runs it gets an error, not a deadlock (bad input)."""
     ask(tools, python("kit.prompt_sync('inner')"))
