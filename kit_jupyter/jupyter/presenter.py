@@ -103,6 +103,10 @@ class Presenter:
             case ev.MessageUpdate():
                 return
             case ev.TurnStart():
+                for turn in reversed(self.turns.values()):  # the one before has been sent whole by now
+                    if turn.ended:
+                        turn.settle()
+                        break
                 self.tell_bar(running=True)
             case ev.MessageStart():
                 self._note(event.turn_id)  # the model is known by now

@@ -79,8 +79,13 @@ class Growing:
 
     @property
     def text(self) -> str:
-        """All of it; joined pieces are kept joined, so that asking again is cheap."""
+        """All of it."""
         return "".join(self.pieces)
+
+    def join(self) -> None:
+        """Keep it as one piece: a tenth of the memory. Only when every view has sent what there is."""
+        if len(self.pieces) > 1:
+            self.pieces[:] = ["".join(self.pieces)]
 
 
 class Item:
@@ -430,6 +435,13 @@ class TurnModel:
             self.status, self.error, self.ended = "error", {"code": code, "message": clean(message)}, True
             self.version += 1
         self._changed(urgent=True)
+
+    def settle(self) -> None:
+        """Keep an ended turn small: its texts in one piece each."""
+        with self.lock:
+            for item in self.items:
+                for grown in item.streams.values():
+                    grown.join()
 
     # -- shown whole
 

@@ -62,6 +62,7 @@ def test_the_pages_name_what_there_is() -> None:
     """Every magic, setting of the environment, command and option that a page names is in the code."""
     code = "\n".join(path.read_text() for path in (ROOT / "kit_jupyter").rglob("*.py"))
     others = {"--execute", "--nbval", "--nbval-current-env"}  # of other tools
+    others |= {"--to", "--template", "--headless", "--no-pdf-header-footer", "--print-to-pdf"}
     unknown = []
     for page in (ROOT / "README.md", *DOCS.rglob("*.md")):
         text = page.read_text()
