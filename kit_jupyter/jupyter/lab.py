@@ -52,7 +52,7 @@ OPS = (
 KINDS = ("call", "keymap", "completion", "command")
 
 CLAIM_SECONDS = 5.0
-SHOW_SECONDS = 10.0
+SHOW_SECONDS = 15.0  # a page that has just begun to draw a turn may be slow; nobody else can be asked meanwhile
 COMPLETION_CHARACTERS = 2000
 COMPLETION_SYSTEM = (
     "You complete Python code in a notebook. You get the code before the cursor and the code after it. "
@@ -217,7 +217,14 @@ class Lab:
 
     # -- calls of cell tools
 
-    async def call(self, tool: str, arguments: dict[str, Any], *, timeout_seconds: float | None = 60.0) -> Any:
+    async def call(
+        self,
+        tool: str,
+        arguments: dict[str, Any],
+        *,
+        timeout_seconds: float | None = 60.0,
+        claim_seconds: float | None = None,
+    ) -> Any:
         """Let a page do something to the notebook; on the engine.
 
         Raises
@@ -237,7 +244,7 @@ class Lab:
         try:
             self._send_all({"kind": "call", "id": call_id, "tool": tool, "arguments": arguments, "first": clients[-1]})
             try:
-                await asyncio.wait_for(call.claimed.wait(), CLAIM_SECONDS)
+                await asyncio.wait_for(call.claimed.wait(), claim_seconds or CLAIM_SECONDS)
             except TimeoutError:
                 for client in clients:
                     self._forget(client)
@@ -327,7 +334,7 @@ class Lab:
 
         async def asking() -> None:
             try:
-                await self.call("show_chat", {}, timeout_seconds=SHOW_SECONDS)
+                await self.call("show_chat", {}, timeout_seconds=SHOW_SECONDS, claim_seconds=SHOW_SECONDS)
             except ToolError:
                 otherwise()
 

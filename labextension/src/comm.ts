@@ -84,6 +84,7 @@ export class KernelLink implements IDisposable {
   async sayHello(timeoutMs = 3000): Promise<boolean> {
     const kernel = this.kernel;
     if (!kernel) return false;
+    this.comm = null; // another comes with the answer, and the kernel closes this one
     try {
       const hello = await this.request('hello', { path: this.session.path, visible: !document.hidden }, timeoutMs);
       if (kernel !== this.kernel || hello.status !== 'ok') return false;
@@ -149,6 +150,12 @@ export class KernelLink implements IDisposable {
     this.closeComm();
     this.comm = comm;
     comm.onMsg = message => this.emit(message.content.data as unknown as LabMessage);
+    // The kernel forgot this page, or kit was unloaded there: the answer tells which.
+    comm.onClose = () => {
+      if (this.comm !== comm) return;
+      this.comm = null;
+      void this.sayHello();
+    };
   };
 
   private onPanelComm = (comm: Kernel.IComm, open: KernelMessage.ICommOpenMsg): void => {

@@ -69,7 +69,6 @@ class Server:
         settings.mkdir(parents=True)
         (settings / "notification.jupyterlab-settings").write_text('{"fetchNews": "false", "checkForUpdates": false}')
         (folder / "work").mkdir()
-        self._other_kernel(folder / "share" / "kernels" / "other")
         environment = {
             **os.environ,
             "PYTHONPATH": str(ROOT),
@@ -107,16 +106,15 @@ class Server:
                     raise RuntimeError((folder / "server.log").read_text()[-3000:]) from None
                 time.sleep(0.2)
 
-    @staticmethod
-    def _other_kernel(folder: Path) -> None:
-        """Offer the Python of ``KIT_OTHER_PYTHON`` (an older ipykernel) as the kernel ``other``."""
-        other = os.environ.get("KIT_OTHER_PYTHON") or ""
-        if not Path(other).is_file():
-            return
-        folder.mkdir(parents=True)
+    def offer_kernel(self, name: str, python: str, path: str = "") -> None:
+        """Offer one more kernel: another interpreter, or this one with `path` before all others."""
+        folder = self.folder / "share" / "kernels" / name
+        folder.mkdir(parents=True, exist_ok=True)
         # Not resolved: a venv's python is a link, and it is the link that says which venv it is.
-        argv = [str(Path(other).absolute()), "-m", "ipykernel_launcher", "-f", "{connection_file}"]
-        spec = {"argv": argv, "display_name": "Other Python", "language": "python"}
+        argv = [str(Path(python).absolute()), "-m", "ipykernel_launcher", "-f", "{connection_file}"]
+        spec: dict[str, Any] = {"argv": argv, "display_name": name, "language": "python"}
+        if path:
+            spec["env"] = {"PYTHONPATH": os.pathsep.join((path, str(ROOT)))}
         (folder / "kernel.json").write_text(json.dumps(spec))
 
     def notebook(self, name: str, sources: list[str], kernel: str = "python3") -> str:

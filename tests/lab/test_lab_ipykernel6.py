@@ -7,19 +7,17 @@ from __future__ import annotations
 
 import os
 import re
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-pytestmark = [
-    pytest.mark.timeout(300),  # a browser on a busy machine
-    pytest.mark.skipif(
-        not Path(os.environ.get("KIT_OTHER_PYTHON") or "").is_file(),
-        reason="KIT_OTHER_PYTHON names no Python with another ipykernel (6.29 is meant)",
-    ),
-]
+sys.path.append(str(Path(__file__).parents[1] / "jupyter"))
+from kernels import OLD, overlay
+
+pytestmark = pytest.mark.timeout(300)  # a browser on a busy machine
 
 #: A tool that holds the main thread until a file says so; it is user code, which never lets the kernel's loop run.
 HOLD = """
@@ -35,8 +33,10 @@ kit.add_tool(hold)
 
 
 @pytest.fixture
-def page(open_page: Callable[..., Any], request: pytest.FixtureRequest) -> Any:
+def page(server: Any, open_page: Callable[..., Any], request: pytest.FixtureRequest) -> Any:
     """A notebook whose kernel is ipykernel 6, with kit, and with the panel open."""
+    python = os.environ.get("KIT_OTHER_PYTHON") or ""
+    server.offer_kernel("other", python or sys.executable, "" if python else overlay(OLD))
     name = re.sub(r"\W+", "-", request.node.name).strip("-")
     p = open_page(f"{name}.ipynb", ["%%kit\nrun it"], kernel="other").attached()
     version = p.execute("import ipykernel; print(ipykernel.__version__)").strip()

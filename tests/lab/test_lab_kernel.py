@@ -332,7 +332,7 @@ def test_a_question_goes_to_the_chat_where_a_page_shows_it(lab: Lab, monkeypatch
     assert asked.wait(60)
     asked.clear()
     comm.on_send = None
-    monkeypatch.setattr(lab_room, "CLAIM_SECONDS", 0.05)
+    monkeypatch.setattr(lab_room, "SHOW_SECONDS", 0.05)
     assert lab.show_chat(asked.set) is True
     assert asked.wait(60)
 

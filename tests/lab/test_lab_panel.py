@@ -88,6 +88,25 @@ def test_the_panel_follows_a_restart(open_page: Callable[..., Any]) -> None:
     assert p.page.locator(".kit-side-note").is_hidden()
 
 
+def test_a_forgotten_page_says_hello_again_and_an_unloaded_kit_is_noticed(open_page: Callable[..., Any]) -> None:
+    """Point 2, U103: a page that the kernel gave up comes back by itself; after unloading the panel says so."""
+    p = open_page("forgotten.ipynb", ["a = 1"]).attached()
+    open_chat(p)
+    p.execute("old = list(nb.lab.pages.values())[0]; nb.lab._forget(old.client)")
+    said = ""
+    for _ in range(200):
+        said = p.execute("now = nb.lab.pages.get(old.client); print(now is not None and now.comm is not None)").strip()
+        if said == "True":
+            break
+        p.page.wait_for_timeout(50)
+    assert said == "True"
+    p.page.wait_for_timeout(500)
+    assert p.execute("print(now is nb.lab.pages.get(old.client))").strip() == "True"  # once, not for ever
+
+    p.execute("from kit_jupyter.jupyter import unload; unload(get_ipython())")
+    p.page.locator(".kit-side-note", has_text="not loaded").wait_for()
+
+
 def test_a_kernel_without_kit_is_told_from_one_with_it(open_page: Callable[..., Any]) -> None:
     """U103, point 2: no answer is a clean answer; one click loads kit."""
     p = open_page("plain.ipynb", ["a = 1"])
