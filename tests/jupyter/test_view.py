@@ -562,6 +562,7 @@ def test_a_saved_turn_needs_no_kernel(view: View) -> None:
     assert saved.locator("strong").inner_text() == "five"
     assert saved.get_by_role("button", name="Stop").count() == 0
     assert saved.locator("textarea:visible").count() == 0
+    view.page.evaluate("() => document.getElementById('saved').remove()")  # the page is the next test's, too
 
 
 def test_without_the_renderer_text_is_text(chromium: Any) -> None:
