@@ -236,6 +236,11 @@ def test_commands_run_without_any_key(open_page: Callable[..., Any]) -> None:
     assert p.js("return app.commands.label('kit:show-keys');") == "kit: Show the Keys"
     assert p.js("return app.commands.keyBindings.filter(b => b.command === 'kit:show-keys').length;") == 0
 
+    p.command("apputils:activate-command-palette")
+    p.page.locator("#modal-command-palette input, .lm-CommandPalette-input").first.fill("kit: Show the Keys")
+    p.page.locator(".lm-CommandPalette-item[data-command='kit:show-keys']").first.click()
+    p.page.locator(".jp-Dialog .kit-keys").wait_for()
+
 
 @pytest.mark.parametrize("plugin", ["keymap", "panel", "cells", "outputs", "inline-completion", "mime"])
 def test_each_plugin_can_be_disabled_alone(open_page: Callable[..., Any], server: Any, plugin: str) -> None:
