@@ -512,6 +512,17 @@ class Session:
         if self._file is not None and self._file.is_due(within_seconds):
             await asyncio.to_thread(self._file.sync)
 
+    def check_free(self) -> None:
+        """Look whether it can be gone on with: that nobody else writes to its file.
+
+        Raises
+        ------
+        SessionError
+            Names the process that holds it.
+        """
+        if self._file is not None:
+            self._file.check_free()
+
     def close(self) -> None:
         """Let others write; this object can still be read, and takes the file again when it must write."""
         if self._file is not None:

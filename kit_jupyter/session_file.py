@@ -152,14 +152,9 @@ class SessionFile:
             except OSError as exc:
                 raise self._cannot_write(exc) from exc
             if not _try_lock(lock):
-                holder = os.read(lock, 32).decode("ascii", "replace").strip() or "unknown"
+                held = self._held(lock)
                 os.close(lock)
-                here = holder == str(os.getpid())
-                raise SessionError(
-                    f"{self.path.name} is open in {'another Kit of this process' if here else f'process {holder}'}; "
-                    "close it there, or fork the session to go on here",
-                    path=self.path,
-                )
+                raise held
             try:
                 # Whoever held it before may have removed the name meanwhile: then this is a lock on nothing.
                 if os.stat(self.lock_path).st_ino == os.fstat(lock).st_ino:
@@ -171,6 +166,35 @@ class SessionFile:
             except OSError as exc:
                 os.close(lock)
                 raise self._cannot_write(exc) from exc
+            os.close(lock)
+
+    def _held(self, lock: int) -> SessionError:
+        holder = os.read(lock, 32).decode("ascii", "replace").strip() or "unknown"
+        here = holder == str(os.getpid())
+        return SessionError(
+            f"{self.path.name} is open in {'another Kit of this process' if here else f'process {holder}'}; "
+            "close it there, or fork the session to go on here",
+            path=self.path,
+        )
+
+    def check_free(self) -> None:
+        """Look whether someone else writes to it, without becoming the writer.
+
+        Raises
+        ------
+        SessionError
+            Names the process that holds the session.
+        """
+        if self._lock_fd is not None:
+            return
+        try:
+            lock = os.open(self.lock_path, os.O_RDWR)
+        except OSError:  # nobody has written there, or we may not: the first write tells
+            return
+        try:
+            if not _try_lock(lock):
+                raise self._held(lock)
+        finally:
             os.close(lock)
 
     def _open(self) -> None:

@@ -82,7 +82,7 @@ class TreeVerbs(KitPath):
         Raises
         ------
         SessionError
-            If it cannot be opened.
+            If it cannot be opened, or another Kit or process writes to it.
         UsageError
             While a turn runs.
         """
@@ -163,6 +163,8 @@ async def _fork(kit: KitPath, entry_id: str | None) -> Session:
 async def _resume(kit: KitPath, session: Session | str) -> None:
     with kit._claims.claim("another session is being opened"):
         new = kit._open_session(session)
+        if new.path is None or new.path != kit.session.path:
+            new.check_free()  # before it is ours: a Kit on a session that it cannot write to answers nothing
         old, kit.session = kit.session, new
         if old is not new:
             old.close()
