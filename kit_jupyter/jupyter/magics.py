@@ -10,6 +10,7 @@ methods. Text after the options is the model's, byte for byte.
 from __future__ import annotations
 
 import json
+import keyword
 import re
 from argparse import Namespace
 from collections.abc import Callable
@@ -30,6 +31,7 @@ from kit_jupyter.jupyter.display import publish
 from kit_jupyter.jupyter.failures import causes, shortened
 from kit_jupyter.jupyter.notebook import Notebook, Run
 from kit_jupyter.jupyter.shell import current_parent
+from kit_jupyter.kit import Kit
 from kit_jupyter.messages import TextPart
 from kit_jupyter.settings import PromptOptions
 from kit_jupyter.turn import TurnResult
@@ -181,6 +183,8 @@ class KitMagics(Magics):
 
     def _read_kit(self, line: str, cell: str | None) -> tuple[Run, Namespace] | None:
         asked, first = opt.read(KitMagics.kit, line, text=True)
+        if asked.out is not None:
+            self._check_out(asked.out)
         if cell is None:
             text = first
         else:
@@ -198,6 +202,16 @@ class KitMagics(Magics):
         if attachments.warning:
             print(attachments.warning)
         return self._begin(asked, text, kit=kit, attachments=attachments, options=self._options(asked))
+
+    def _check_out(self, name: str) -> None:
+        """Whether the answer can go there, before anything is asked."""
+        if not name.isidentifier() or keyword.iskeyword(name):
+            raise UsageError(f"-o takes the name of a variable, got {name!r}")
+        value = self.shell.user_ns.get(name)
+        if name == "kit" or isinstance(value, Kit):
+            raise UsageError(f"-o {name} would put the answer in place of your session; choose another name")
+        if name in ("In", "Out", "get_ipython"):
+            raise UsageError(f"-o {name} would put the answer in place of IPython's own {name}; choose another name")
 
     def _body(self, cell: str) -> str:
         """The cell's text as it was typed: IPython strips ``>>>`` and ``In [1]:`` from what it hands on."""
@@ -466,8 +480,13 @@ class KitMagics(Magics):
             else:
                 near = [i.id for i in listing if i.id.startswith(wanted) or getattr(i, "name", "") == wanted]
                 wanted = near[0] if len(near) == 1 else wanted
-            kit.resume_sync(wanted)
-        self._resumed("resumed {id}: {count} messages")
+            there = self.nb.holder(wanted)
+            if there is None:
+                kit.resume_sync(wanted)
+            elif there is not kit:  # open in this kernel already, at the side: one file has one writer
+                self.nb.use(there, self.nb.name_of(there))
+        name = self.nb.name_of(self.nb.kit())
+        self._resumed("resumed {id}" + (f" (-s {name})" if name not in ("main", "kit") else "") + ": {count} messages")
 
     def _resumed(self, words: str) -> None:
         kit = self.nb.kit()
@@ -744,7 +763,9 @@ class KitMagics(Magics):
             return
         if asked.side:
             print("no page of the Lab extension shows this notebook; the panel is here instead")
-        open_panel(self.nb)
+        panel, mine = open_panel(self.nb), self.nb.kit()
+        if panel.kit is not mine:
+            panel.follow(mine)
 
     @magic_arguments()
     @argument("--dot", action="store_true", default=False, help="only cells that begin with a dot are prompts")

@@ -124,6 +124,8 @@ class Notebook:
         self._presenters: dict[Kit, Presenter] = {}
         self._lock = threading.RLock()
         self.last_error: tuple[str, BaseException] | None = None
+        self._mine: Kit | None = None  # what `kit` in the namespace was when it was last looked at
+        early.hooks.after_cell = self.notice
 
     # -- sessions
 
@@ -132,6 +134,7 @@ class Notebook:
         if name is None:
             mine = self.ip.user_ns.get("kit")
             if type(mine) is not Later and isinstance(mine, Kit):
+                self.notice()
                 self.presenter(mine)
                 return mine
             name = self.name
@@ -143,6 +146,29 @@ class Notebook:
                     self.ip.user_ns["kit"] = kit
         self.presenter(kit)
         return kit
+
+    def notice(self) -> None:
+        """Let an open panel follow what `kit` in the namespace is.
+
+        Notes
+        -----
+        Looked at when a cell has run and when a turn begins. A panel that was opened on another Kit stays there as
+        long as `kit` is what it was.
+        """
+        mine = self.ip.user_ns.get("kit")
+        if type(mine) is Later or not isinstance(mine, Kit):
+            return
+        if mine is self._mine:
+            return
+        self._mine = mine
+        if self.panel is not None and self.panel.kit is not mine:
+            self.panel.follow(mine)
+
+    def holder(self, session_id: str) -> Kit | None:
+        """The Kit of this kernel that has the session of that id open, if one has."""
+        mine = [kit for kit in list(self.ip.user_ns.values()) if type(kit) is not Later and isinstance(kit, Kit)]
+        known = [*self.kits.values(), *self._presenters, *mine]
+        return next((kit for kit in known if kit.session.id == session_id and not getattr(kit, "_is_closed", 0)), None)
 
     def make(self, session: Any = None) -> Kit:
         """A new Kit with this shell's configuration."""
@@ -179,7 +205,7 @@ class Notebook:
         """Make `kit` the session that cells talk to."""
         self.kits[name] = kit
         self.name = name
-        self.ip.user_ns["kit"] = kit
+        self.ip.user_ns["kit"] = self._mine = kit
         self.presenter(kit)
         if self.panel is not None:
             self.panel.follow(kit)
@@ -194,6 +220,7 @@ class Notebook:
             found = self._presenters.get(kit)
             if found is None:
                 found = self._presenters[kit] = Presenter(kit, self._on_question)
+                found.catch_up()
                 found.tell_bar(model=kit.model, session=self.name_of(kit))
                 if self.lab is not None:
                     self.lab.adopt(kit)

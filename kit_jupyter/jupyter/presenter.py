@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import threading
 from collections import OrderedDict
 from collections.abc import Callable
@@ -44,6 +45,18 @@ class Presenter:
         self._branch_listeners: list[Callable[[], None]] = []
         self._expected: dict[str, Callable[[TurnModel], None]] = {}
         self._stop = kit.subscribe(self.take, inline=True)
+
+    def catch_up(self) -> None:
+        """Take what the Kit holds already: questions that wait, and what is queued, told before anyone listened."""
+        queue = self.kit.queue
+        if queue.steering or queue.follow_up or queue.returned:
+            self.take(ev.QueueUpdate(queue.steering, queue.follow_up, queue.returned))
+        running = getattr(self.kit, "_turn", None)
+        for one in self.kit.pending_approvals:
+            if running is None:
+                break
+            asked = (one.call_id, one.tool_name, json.dumps(dict(one.arguments)), one.text, one.suggestion)
+            self.turn(running.id).take(ev.ApprovalAsked(*asked))
 
     def close(self) -> None:
         """Stop listening."""

@@ -260,6 +260,7 @@ class ShellHooks:
         self._lane_id: str | None = None
         self._lane_original: Any = None
         self.prompt_mode: Callable[[list[str]], list[str]] | None = None
+        self.after_cell: Callable[[], object] | None = None
         self._questions = _question_transformer()
 
     def install(self) -> None:
@@ -325,6 +326,8 @@ class ShellHooks:
 
     def _leave_cell(self, result: Any = None) -> None:
         _depth.set(max(0, _depth.get() - 1))
+        if _depth.get() == 0 and self.after_cell is not None:
+            self.after_cell()
 
     # -- control channel
 

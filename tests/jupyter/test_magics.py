@@ -157,6 +157,11 @@ def test_no_raise_prints_the_failure(nb: Kernel) -> None:
         ("%kit_mode sideways", "on or off"),
         ("%%kit --context 99\nhi", "no cell '99'"),
         ("%kit look at @file:no/such/file", "no file"),
+        ("%kit -o 2bad hi", "name of a variable, got '2bad'"),
+        ("%kit -o class hi", "name of a variable, got 'class'"),
+        ("%kit -o df.x hi", "name of a variable, got 'df.x'"),
+        ("%kit -o kit hi", "in place of your session"),
+        ("%kit -o Out hi", "in place of IPython's own Out"),
     ],
 )
 def test_a_mistake_gives_one_line(nb: Kernel, code: str, words: str) -> None:
@@ -248,6 +253,44 @@ def test_sessions_side_by_side(nb: Kernel) -> None:
     assert nb.ok("%kit hello").kit()["text/plain"] == "main"
 
 
+def test_resume_goes_to_the_session_that_is_open_at_the_side(nb: Kernel) -> None:
+    """``%kit_resume`` after ``%kit -s side`` left main on a file that side writes to, and every prompt failed."""
+    nb.ok("ours = notebook_of(get_ipython())\nbefore = dict(ours.kits), ours.name, ours._make_kit, kit")
+    nb.ok(
+        "def scripted(**given):\n    return Kit(provider=ScriptedProvider(*[[text('yes')]] * 5), "
+        "**{k: v for k, v in given.items() if k in ('session', 'config')})\n"
+        "ours._make_kit = scripted\nours.kits.clear()\nours.name = 'main'\nkit = ours.kit('main')"
+    )
+    try:
+        nb.ok("%kit Say hi in main")
+        nb.ok("%kit -s side Say hi")
+
+        said = nb.ok("%kit_resume").stream
+
+        assert "(-s side): 2 messages" in said
+        assert nb.ok("%kit go on").kit()["text/plain"] == "yes"
+        assert nb.value("[len(ours.kits[name].messages) for name in ('main', 'side')]") == [2, 4]
+        assert nb.ok("%kit -s main go on").kit()["text/plain"] == "yes"
+        assert nb.value("len(ours.kits['main'].messages)") == 4
+        assert "resumed" in nb.ok("%kit_resume main").stream
+        assert nb.value("kit is ours.kits['main']") is True
+    finally:
+        nb.ok("ours.kits, ours.name, ours._make_kit, kit = before")
+
+
+def test_a_session_that_another_process_writes_is_refused_at_once(nb: Kernel) -> None:
+    """Nothing is taken over that cannot be written to: the old session goes on, and the line says what to do."""
+    nb.script("[text('one')]", "[text('two')]")
+    nb.ok("elsewhere = Kit(provider=ScriptedProvider([text('x')]), session=None)\nelsewhere.prompt_sync('mine')")
+    nb.ok("where, there = str(elsewhere.session.path), [elsewhere]\ndel elsewhere")
+
+    said = nb.run("%kit_resume {}".format(nb.value("where")))
+
+    assert "fork the session to go on here" in said.reply["evalue"]
+    assert nb.ok("%kit still here").kit()["text/plain"] == "one"
+    nb.ok("there.pop().close()")
+
+
 def test_as_code_makes_a_cell_below(nb: Kernel) -> None:
     """`--as code` proposes the answer's code as the next cell."""
     nb.script('[text("Sure:\\n```python\\nx = 1\\n```\\nDone.")]')
@@ -281,7 +324,7 @@ def test_fix_takes_the_real_error(nb: Kernel) -> None:
 
     nb.ok("%kit_fix")
 
-    sent = nb.value("'\\n'.join(p.text for p in provider.requests[-1].messages[-1].parts)")
+    sent = nb.value("'\\n'.join(p.text for m in provider.requests[-1].messages for p in m.parts)")
     assert "return n / 0" in sent
     assert "ZeroDivisionError: division by zero" in sent
     assert "ipykernel" not in sent

@@ -55,6 +55,48 @@ def test_submit_steer_and_branches(panel: Kernel) -> None:
     assert panel.value("[m.parts[0].text for m in kit.messages]") == ["ask", "one"]
 
 
+def test_the_panel_follows_the_kit_of_the_namespace(panel: Kernel) -> None:
+    """README: "`kit` in your namespace is the session itself": after ``kit = Kit(…)`` the panel talks to that one."""
+    panel.script('[text("old")]')
+    panel.ok("%kit hello")
+    _, comm = _open(panel)
+    panel.ok("old = kit")
+
+    panel.ok("kit = Kit(provider=ScriptedProvider([text('new')], [text('newer')]), session='memory')")
+    panel.comm(comm, {"kind": "submit", "text": "who are you?"})
+    panel.pump(lambda: panel.value("len(kit.messages)") == 2)
+
+    assert panel.value("(p.kit is kit, p.view.kit is kit)") == (True, True)
+    panel.pump(lambda: panel.value("[t.text for t in p.view.turns]") == ["new"])
+    assert panel.value("len(old.messages)") == 2
+    panel.ok("old.panel()\n1")
+    assert panel.value("p.kit is old") is True, "opened on it: it stays"
+    panel.ok("%kit_panel")
+    assert panel.value("p.kit is kit") is True
+    panel.ok("kit = old")
+    assert panel.value("[t.text for t in p.view.turns]") == ["old"]
+
+
+def test_questions_that_wait_in_the_new_kit_are_shown(panel: Kernel) -> None:
+    """A Kit that asks already when it becomes `kit`: the panel has its question, and can answer it."""
+    _, comm = _open(panel)
+    panel.ok(
+        "import threading\n@tool(approve='ask')\ndef act() -> str:\n    'Acts.'\n    return 'acted'\n"
+        "asking = Kit(provider=ScriptedProvider([tool_call('act')], [text('done')]), tools=[act], session='memory', "
+        "permissions='ask')\nasking.is_attended = True\n"
+        "t = threading.Thread(target=asking.prompt_sync, args=('go',), daemon=True); t.start()"
+    )
+    panel.pump(lambda: panel.value("len(asking.pending_approvals)") == 1)
+
+    panel.ok("kit = asking")
+
+    panel.pump(lambda: panel.value("[i.facts.get('status') for t in p.view.turns for i in t.items]") == ["asking"])
+    call = panel.value("kit.pending_approvals[0].call_id")
+    panel.comm(comm, {"kind": "approve", "call": call, "allow": True})
+    panel.pump(lambda: panel.value("[m.role for m in kit.messages][-1]") == "assistant")
+    panel.pump(lambda: panel.value("len(kit.pending_approvals)") == 0)
+
+
 def test_marks_in_the_composer(panel: Kernel) -> None:
     """U52: completion, the chip, and what is sent are one."""
     panel.ok("df_of_mine = {'a': 1}")
