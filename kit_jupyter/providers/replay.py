@@ -17,12 +17,15 @@ of this machine and the host are left out of the comparison and of the file (`no
 requests are answered in the order they were recorded, then by the last. A miss names the cell, the
 nearest recording and what differs.
 
-The file lies beside the notebook, ``recordings/<notebook>.json``, and is made to be read and compared:
-one exchange after the other, one line per network read, what repeats an earlier request is referred to
-(``$same``, ``$from``), and opaque state (signatures, encrypted reasoning, pictures) stands as a digest.
-A digest goes back to us as if it were the signature, and comes in again with the next request, so that
-whole conversations replay. Keys never reach the file: of headers only the content type is kept, and all
-text passes `keys.mask`.
+The file lies beside the notebook, ``recordings/<notebook>.json``. Where nobody told the kernel its notebook's
+name (`notebook_name`), what is recorded goes to ``recordings/notebook.json``, and answers are looked for in
+every file there.
+
+A file is made to be read and compared: one exchange after the other, one line per network read, what
+repeats an earlier request is referred to (``$same``, ``$from``), and opaque state (signatures, encrypted
+reasoning, pictures) stands as a digest. A digest goes back to us as if it were the signature, and comes in
+again with the next request, so that whole conversations replay. Keys never reach the file: of headers only
+the content type is kept, and all text passes `keys.mask`.
 """
 
 from __future__ import annotations
@@ -31,11 +34,12 @@ import asyncio
 import contextlib
 import hashlib
 import json
+import logging
 import os
 import re
 import tempfile
 import threading
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache, partial
 from pathlib import Path
@@ -47,6 +51,7 @@ from kit_jupyter.provider import ModelInfo, ModelRequest, Provider, asking_cell
 from kit_jupyter.providers import keys
 from kit_jupyter.providers._framing import Frames
 from kit_jupyter.providers._wire import Network, _client_for, _Shared, http_library, is_loopback
+from kit_jupyter.providers.notebook_name import notebook_name
 
 __all__ = [
     "MODES",
@@ -58,9 +63,11 @@ __all__ = [
     "normalised",
     "recorded_model",
     "recording_file",
+    "recording_files",
     "reset",
     "transport_for",
     "use_file",
+    "used_file",
 ]
 
 MODES = ("off", "auto", "record", "strict")
@@ -105,22 +112,35 @@ def use_file(path: str | os.PathLike[str] | None) -> None:
     _chosen = None if path is None else Path(path)
 
 
-def recording_file(environ: Mapping[str, str] | None = None) -> Path:
-    """The recording of this notebook.
-
-    `use_file`, else ``KIT_REPLAY_FILE``, else ``recordings/<notebook>.json`` beside the notebook; where the
-    kernel was not told its notebook's name, the only file in ``recordings``, else ``recordings/notebook.json``.
-    """
-    environ = os.environ if environ is None else environ
+def _said_file(environ: Mapping[str, str] | None) -> Path | None:
+    """The file that a person chose, or that bears the notebook's name."""
     if _chosen is not None:
         return _chosen
-    if environ.get("KIT_REPLAY_FILE"):
-        return Path(environ["KIT_REPLAY_FILE"]).expanduser()
-    name = Path(environ.get("JPY_SESSION_NAME", "")).name
-    if name.endswith(".ipynb"):
-        return Path("recordings", name).with_suffix(".json")
-    found = sorted(Path("recordings").glob("*.json"))
-    return found[0] if len(found) == 1 else Path("recordings", "notebook.json")
+    given = (os.environ if environ is None else environ).get("KIT_REPLAY_FILE")
+    if given:
+        return Path(given).expanduser()
+    name = notebook_name(environ)
+    return Path("recordings", name).with_suffix(".json") if name else None
+
+
+def recording_file(environ: Mapping[str, str] | None = None) -> Path:
+    """The recording of this notebook: what is recorded goes there.
+
+    `use_file`, else ``KIT_REPLAY_FILE``, else ``recordings/<notebook>.json`` in the kernel's folder; where the
+    kernel was not told its notebook's name, ``recordings/notebook.json``.
+    """
+    return _said_file(environ) or _NAMELESS
+
+
+def recording_files(environ: Mapping[str, str] | None = None) -> tuple[Path, ...]:
+    """Where answers are looked for: `recording_file`; without a name, that one and all beside it."""
+    said = _said_file(environ)
+    if said is not None:
+        return (said,)
+    return (_NAMELESS, *(path for path in sorted(_NAMELESS.parent.glob("*.json")) if path != _NAMELESS))
+
+
+_NAMELESS = Path("recordings", "notebook.json")
 
 
 # ---------------------------------------------------------------- what a request means
@@ -310,37 +330,23 @@ class Recording:
             self._played[exchange.fingerprint] = self._played.get(exchange.fingerprint, 0) + 1
             self._save()
 
-    def miss(self, model: str, path: str, body: Any, *, why: str = "") -> ReplayMiss:
-        """The error that names the cell, the nearest exchange and what differs."""
-        said = _last_said(body)
-        cell = asking_cell.get()
-        who = " ".join(part for part in (cell, f"({said!r})" if said else "") if part) or "this request"
-        head = f"no recording answers {who} to {model}"
-        if not self.path.exists():
-            return ReplayMiss(f"{head}: there is no file {self.path}{why}; record it with KIT_REPLAY=record")
-        nearest = self._nearest(path, normalised(body))
-        if nearest is None:
-            return ReplayMiss(f"{head}: {self.path} is empty{why}; record it with KIT_REPLAY=record")
-        number, exchange, differs = nearest
-        where = f"exchange {number}" + (f", {exchange.cell}" if exchange.cell else "")
-        return ReplayMiss(
-            f"{head} in {self.path}; the nearest is {where}, where {differs}{why}; "
-            "make the cell as it was, or record it again with KIT_REPLAY=record"
-        )
-
-    def _nearest(self, path: str, body: Any) -> tuple[int, Exchange, str] | None:
-        ours = dict(_leaves(body))
-        best: tuple[float, int] | None = None
-        for at, exchange in enumerate(self._exchanges):
-            theirs = dict(_leaves(exchange.request))
-            same = sum(1 for where, value in ours.items() if theirs.get(where) == value)
-            score = same / max(len(ours), len(theirs), 1) - (0.5 if exchange.path != path else 0)
-            if best is None or score > best[0]:
-                best = (score, at)
-        if best is None:
-            return None
-        exchange = self._exchanges[best[1]]
-        return best[1] + 1, exchange, _differences(ours, dict(_leaves(exchange.request)), path, exchange.path)
+    def nearest(self, path: str, body: Any) -> _Near | None:
+        """The exchange that is most like this request; None in an empty file."""
+        with self._lock:
+            self._load()
+            ours = dict(_leaves(body))
+            best: tuple[float, int] | None = None
+            for at, exchange in enumerate(self._exchanges):
+                theirs = dict(_leaves(exchange.request))
+                same = sum(1 for where, value in ours.items() if theirs.get(where) == value)
+                score = same / max(len(ours), len(theirs), 1) - (0.5 if exchange.path != path else 0)
+                if best is None or score > best[0]:
+                    best = (score, at)
+            if best is None:
+                return None
+            exchange = self._exchanges[best[1]]
+            differs = _differences(ours, dict(_leaves(exchange.request)), path, exchange.path)
+            return _Near(best[0], self.path, best[1] + 1, exchange.cell, differs)
 
     # -- disk
 
@@ -483,7 +489,71 @@ def _pretty(value: Any, depth: int = 0, width: int = 110) -> str:
     return "[\n" + ",\n".join(pad + _pretty(item, depth + 1, width) for item in value) + "\n" + " " * depth + "]"
 
 
-# ---------------------------------------------------------------- misses
+# ---------------------------------------------------------------- finding and missing
+
+
+def _find(path: str, body: Any) -> Exchange | None:
+    """The next answer to this request, of the file that answered last or else of the first that has one."""
+    global _used
+    files = sorted(recording_files(), key=lambda file: file.absolute() != _used)
+    for kept in _readable(files):
+        found = kept.find(path, body)
+        if found is not None:
+            if _used != kept.path.absolute():
+                _used = kept.path.absolute()
+                _log.info("answers come from the recording %s", kept.path)
+            return found
+    return None
+
+
+def _readable(files: Sequence[Path]) -> Iterator[Recording]:
+    """The recordings of these files; where all of a folder are tried, what is none is passed over."""
+    for file in files:
+        try:
+            yield recording(file)
+        except UsageError as exc:
+            if len(files) == 1 or file == _NAMELESS:
+                raise
+            _log.info("passed over: %s", exc)
+
+
+@dataclass(frozen=True, slots=True)
+class _Near:
+    """What comes nearest to a request that no recording answers."""
+
+    score: float
+    file: Path
+    number: int
+    cell: str
+    differs: str
+
+
+_NO_NAME = (
+    "; the kernel was not told its notebook's name, so {looked}: "
+    "name it by JPY_SESSION_NAME=<notebook>.ipynb, or the file by KIT_REPLAY_FILE"
+)
+
+
+def _miss(model: str, path: str, body: Any, *, why: str = "") -> ReplayMiss:
+    """The error that names the cell, the nearest exchange and what differs."""
+    said = _last_said(body)
+    who = " ".join(part for part in (asking_cell.get(), f"({said!r})" if said else "") if part) or "this request"
+    head = f"no recording answers {who} to {model}"
+    files = recording_files()
+    there = [file for file in files if file.exists()]
+    looked = f"all of {files[0].parent}{os.sep} was looked through" if there else "none can be found by it"
+    how = "" if _said_file(None) else _NO_NAME.format(looked=looked)
+    if not there:
+        return ReplayMiss(f"{head}: there is no file {files[0]}{why}; record it with KIT_REPLAY=record{how}")
+    near = [found for kept in _readable(files) if (found := kept.nearest(path, normalised(body))) is not None]
+    if not near:
+        return ReplayMiss(f"{head}: {there[0]} is empty{why}; record it with KIT_REPLAY=record{how}")
+    best = max(near, key=lambda one: one.score)
+    where = f"exchange {best.number}" + (f", {best.cell}" if best.cell else "")
+    return ReplayMiss(
+        f"{head} in {best.file}; the nearest is {where}, where {best.differs}{why}; "
+        f"make the cell as it was, or record it again with KIT_REPLAY=record{how}"
+    )
 
 
 def _leaves(value: Any, where: str = "") -> Iterator[tuple[str, Any]]:
@@ -544,6 +614,8 @@ def _last_said(body: Any) -> str:
 
 
 _recordings: dict[Path, Recording] = {}
+_used: Path | None = None
+_log = logging.getLogger("kit_jupyter.replay")
 
 
 def recording(path: Path | None = None) -> Recording:
@@ -557,15 +629,27 @@ def recording(path: Path | None = None) -> Recording:
 
 def reset() -> None:
     """Forget how far recordings were played, as a new process would."""
+    global _used
     _recordings.clear()
+    _used = None
+
+
+def used_file() -> Path | None:
+    """The recording that gave the last answer; None before the first."""
+    return _used
 
 
 def recorded_model(environ: Mapping[str, str] | None = None) -> str:
     """The first model of the recording, when replay is on and there is one; else empty."""
     if mode(environ) not in ("auto", "strict"):
         return ""
-    exchanges = recording(recording_file(environ)).exchanges
+    exchanges = _first_exchanges(environ)
     return exchanges[0].model if exchanges else ""
+
+
+def _first_exchanges(environ: Mapping[str, str] | None = None) -> tuple[Exchange, ...]:
+    """Those of the first recording that has any."""
+    return next((kept.exchanges for kept in _readable(recording_files(environ)) if kept.exchanges), ())
 
 
 def transport_for(network: Network | None = None, *, inner: Any = None, how: str | None = None) -> Any:
@@ -636,21 +720,21 @@ def _transport_class(library: str | None) -> Any:
             asked = _Asked.of(request, await request.aread())
             kept = recording()
             if self.how != "record":
-                found = kept.find(asked.path, asked.body)
+                found = _find(asked.path, asked.body)
                 if found is not None:
                     return httpx.Response(
                         found.status, headers={"content-type": found.content_type}, stream=_Body(found), request=request
                     )
                 if self.how == "strict":
-                    raise kept.miss(asked.model, asked.path, asked.body)
+                    raise _miss(asked.model, asked.path, asked.body)
                 if asked.lacks_key:
-                    raise kept.miss(asked.model, asked.path, asked.body, why=", and there is no key to ask the service")
+                    raise _miss(asked.model, asked.path, asked.body, why=", and there is no key to ask the service")
             try:
                 response, give = await self._ask(request)
             except httpx.ConnectError:
                 if self.how == "auto":
                     why = f", and {request.url.host} cannot be reached"
-                    raise kept.miss(asked.model, asked.path, asked.body, why=why) from None
+                    raise _miss(asked.model, asked.path, asked.body, why=why) from None
                 raise
             headers = [(n, v) for n, v in response.headers.multi_items() if n.lower() not in _NOT_PASSED_ON]
 
@@ -802,7 +886,7 @@ class ReplayProvider:
 
     def __init__(self, model_id: str, open_inner: Callable[[ModelRef, Any], Provider]) -> None:
         if model_id in ("default", "auto", ""):
-            exchanges = recording().exchanges
+            exchanges = _first_exchanges()
             if not exchanges:
                 raise UsageError(f"there is no recording at {recording_file()}; see KIT_REPLAY_FILE")
             model_id = exchanges[0].model

@@ -499,14 +499,15 @@ def test_modes() -> None:
 
 
 def test_where_the_file_lies(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Beside the notebook, by its name; or the only one there; or where one says."""
+    """Beside the notebook, by its name; without one, in every file there; or where one says."""
     monkeypatch.chdir(tmp_path)
     assert replay.recording_file({}) == Path("recordings/notebook.json")
     assert replay.recording_file({"JPY_SESSION_NAME": "/a/b/01_intro.ipynb"}) == Path("recordings/01_intro.json")
     assert replay.recording_file({"KIT_REPLAY_FILE": "/x/y.json"}) == Path("/x/y.json")
     Path("recordings").mkdir()
     Path("recordings/only.json").write_text("{}")
-    assert replay.recording_file({}) == Path("recordings/only.json")
+    assert replay.recording_file({}) == Path("recordings/notebook.json")
+    assert replay.recording_files({}) == (Path("recordings/notebook.json"), Path("recordings/only.json"))
     replay.use_file("chosen.json")
     assert replay.recording_file({"KIT_REPLAY_FILE": "/x/y.json"}) == Path("chosen.json")
 
