@@ -16,7 +16,7 @@ from kit_jupyter.extension import ExtensionHost
 from kit_jupyter.house import History
 from kit_jupyter.inbox import Inbox, QueueState
 from kit_jupyter.loop import Desk
-from kit_jupyter.messages import Assistant, Message, ModelRef, Part, Tokens, Usage, new_id
+from kit_jupyter.messages import Assistant, Message, ModelRef, Part, TextPart, Tokens, Usage, new_id
 from kit_jupyter.permissions import (
     Approval,
     Approver,
@@ -29,14 +29,14 @@ from kit_jupyter.permissions import (
     approver_of,
     policy_of,
 )
-from kit_jupyter.prompt import join_sections
+from kit_jupyter.prompt import PromptMessage, from_branch, join_sections
 from kit_jupyter.provider import ModelInfo, ModelRequest, Provider
 from kit_jupyter.request_view import RequestView
 from kit_jupyter.session import Session, project_root
-from kit_jupyter.settings import Settings, TurnOptions
+from kit_jupyter.settings import PromptOptions, Settings, TurnOptions
 from kit_jupyter.shelf import Shelf, registry
 from kit_jupyter.tool import FunctionTool, Tool, Toolbox, as_tool
-from kit_jupyter.turn import Turn
+from kit_jupyter.turn import Turn, offered_tools
 
 __all__ = ["DEFAULT_SYSTEM", "LEAN_SYSTEM", "KitParts"]
 
@@ -212,6 +212,11 @@ class KitParts:
         known = self._shelf.known(self.settings.options())
         return known[0].info(known[1].id) if known is not None else None
 
+    def info_of(self, ref: ModelRef) -> ModelInfo | None:
+        """What is known of the model that answered; None while no provider is open for it."""
+        known = self._shelf.known(self.settings.options(PromptOptions(model=str(ref))))
+        return known[0].info(known[1].id) if known is not None else None
+
     @property
     def _provider_given(self) -> Provider | None:
         return self._shelf.given
@@ -315,12 +320,35 @@ class KitParts:
     @property
     def last_request(self) -> RequestView | None:
         """What was sent last, part by part, with where each part came from; None before the first."""
-        if self._sent is None:
-            return None
-        base = self.settings.system or (LEAN_SYSTEM if self._sent.system.startswith(LEAN_SYSTEM) else DEFAULT_SYSTEM)
-        if join_sections(base, self._sections) != self._sent.system:
-            return RequestView(self._sent)
-        return RequestView(self._sent, [("base", base), *self.host.sections])
+        return self._view_of(self._sent) if self._sent is not None else None
+
+    def next_request(self, text: str = "", parts: Iterable[Part] = ()) -> RequestView:
+        """What would be sent with `text` now, part by part: the model's own system prompt and tools, and the history.
+
+        What guests add when a turn begins (references, edits of the prompt) is not in it yet. Nothing is sent; where no
+        model is set, one is looked for.
+
+        Raises
+        ------
+        UsageError
+            When there is no model to be had.
+        """
+        options = self.settings.options()
+        provider, ref = self._shelf.find(options)
+        said = (*((TextPart(text),) if text else ()), *parts)
+        request = ModelRequest(
+            model=ref,
+            messages=(*from_branch(self.session.messages()), *((PromptMessage("user", said),) if said else ())),
+            system=self._system_for(provider, ref),
+            tools=tuple(tool.spec for tool in offered_tools(self.tools, options.prompt, provider.info(ref.id))),
+        )
+        return self._view_of(request)
+
+    def _view_of(self, request: ModelRequest) -> RequestView:
+        base = self.settings.system or (LEAN_SYSTEM if request.system.startswith(LEAN_SYSTEM) else DEFAULT_SYSTEM)
+        if join_sections(base, self._sections) != request.system:
+            return RequestView(request)
+        return RequestView(request, [("base", base), *self.host.sections])
 
     def _remember_sent(self, request: ModelRequest) -> None:
         self._sent = request

@@ -99,6 +99,16 @@ class KitPath(KitParts):
             busy.done.set_result(result)
             return result
 
+    def check_options(self, options: PromptOptions | None) -> None:
+        """Say at once what a turn with these options would be refused for, before it is begun and shown.
+
+        Raises
+        ------
+        UsageError
+            For tools that are not there.
+        """
+        self._with_tools(options)
+
     def _with_tools(self, options: PromptOptions | None) -> PromptOptions:
         options = options or PromptOptions()
         if options.extra_tools:

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -45,8 +45,8 @@ from kit_jupyter.messages import (
     text_of,
 )
 from kit_jupyter.prompt import PromptEditor, PromptMessage
-from kit_jupyter.provider import ModelRequest, Provider
-from kit_jupyter.settings import TurnOptions
+from kit_jupyter.provider import ModelInfo, ModelRequest, Provider
+from kit_jupyter.settings import PromptOptions, TurnOptions
 from kit_jupyter.structured import Format, Misfit
 from kit_jupyter.tool import Tool
 
@@ -399,12 +399,7 @@ class Turn:
                     )
 
     def _tools(self) -> tuple[Tool, ...]:
-        chosen = self.options.prompt.tools
-        own = [tool for name, tool in self.house.toolbox.items() if chosen is None or name in chosen]
-        if chosen is None and self.provider.info(self.model.id).lean:
-            # A very small model is drowned by descriptions of tools that it cannot use well.
-            own = [tool for tool in own if not getattr(tool, "is_builtin", False)]
-        return (*own, *self.options.prompt.extra_tools)
+        return offered_tools(self.house.toolbox, self.options.prompt, self.provider.info(self.model.id))
 
     # ------------------------------------------------------------ steps
 
@@ -585,6 +580,15 @@ class Turn:
             synthetic = User if kept.role == "user" else Assistant
             self.store(synthetic(**facts, source=kept.source))
         return edited
+
+
+def offered_tools(toolbox: Mapping[str, Tool], prompt: PromptOptions, model: ModelInfo) -> tuple[Tool, ...]:
+    """The tools that a turn offers to this model."""
+    own = [tool for name, tool in toolbox.items() if prompt.tools is None or name in prompt.tools]
+    if prompt.tools is None and model.lean:
+        # A very small model is drowned by descriptions of tools that it cannot use well.
+        own = [tool for tool in own if not getattr(tool, "is_builtin", False)]
+    return (*own, *prompt.extra_tools)
 
 
 def media_kind(media_type: str) -> str:

@@ -92,8 +92,23 @@ class Attachments:
         """One line about unknown names, or empty."""
         if not self.unknown:
             return ""
-        names = ", ".join("@" + name for name in self.unknown[:5]) + (" …" if len(self.unknown) > 5 else "")
-        return f"{names}: no such variable; left as text"
+        why: dict[str, list[str]] = {}
+        for name in self.unknown[:5]:
+            why.setdefault(_reason(name), []).append("@" + name)
+        words = [f"{', '.join(names)}: {reason}" for reason, names in why.items()]
+        return "; ".join(words) + (" …" if len(self.unknown) > 5 else "") + "; left as text"
+
+
+def _reason(mark: str) -> str:
+    """Why a mark names nothing."""
+    numbered = re.fullmatch(r"(Out|In)\[(\d+)\]", mark)
+    if numbered:
+        return f"cell {numbered[2]} has {'no output' if numbered[1] == 'Out' else 'not run'} in this kernel"
+    if mark.startswith("cell:"):
+        return "no such cell has run in this kernel"
+    if mark.partition(".")[0] in ("fig", "plot"):
+        return "no figure has been drawn yet"
+    return "no cell has failed yet" if mark == "Err" else "no such variable"
 
 
 class Marks:

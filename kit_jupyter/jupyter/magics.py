@@ -649,14 +649,18 @@ class KitMagics(Magics):
             print(kit.last_request if kit.last_request is not None else "nothing has been sent yet")
             return
         made = self.attachments(kit, text, asked.context)
-        print(f"model: {kit.model or 'chosen at the first prompt'}")
-        print(f"system prompt: {len(kit.system):,} characters")
+        view = kit.next_request(made.text, made.parts)
+        system, tools = view.request.system, [spec.name for spec in view.request.tools]
+        print(f"system prompt: {len(system):,} characters")
         print(f"history: {len(kit.messages)} messages")
-        print(f"tools: {', '.join(kit.tools) or 'none'}")
+        print(f"tools: {', '.join(tools) or 'none'}")
+        if not tools and kit.tools:
+            print(f"not offered to a model this small: {', '.join(kit.tools)}")
         if text:
             print(f"text: {made.text}")
         for one in made.attached:
             print(f"@{one.mark} ({one.kind}, {one.size}):\n{one.preview}")
+        print(view.title)
         if made.warning:
             print(made.warning)
 

@@ -124,6 +124,7 @@ class Notebook:
         self._presenters: dict[Kit, Presenter] = {}
         self._lock = threading.RLock()
         self.last_error: tuple[str, BaseException] | None = None
+        self._noted: set[str] = set()
         self._mine: Kit | None = None  # what `kit` in the namespace was when it was last looked at
         early.hooks.after_cell = self.notice
 
@@ -219,7 +220,7 @@ class Notebook:
         with self._lock:
             found = self._presenters.get(kit)
             if found is None:
-                found = self._presenters[kit] = Presenter(kit, self._on_question)
+                found = self._presenters[kit] = Presenter(kit, self._on_question, self._is_news)
                 found.catch_up()
                 found.tell_bar(model=kit.model, session=self.name_of(kit))
                 if self.lab is not None:
@@ -269,6 +270,7 @@ class Notebook:
             What `Kit.start` refuses at once, and a model or address that the configuration locks.
         """
         self.config.check_turn(kit, options)
+        kit.check_options(options)
         way = display.choose(self.ip, ui or self.config.ui)
         parent = current_parent(self.ip)
         presenter = self.presenter(kit)
@@ -286,9 +288,8 @@ class Notebook:
         unsent = tuple(kit.queue.returned)
         handle = start()
         model = presenter.turn(handle.turn_id)
-        note = self._note(kit, options)
-        if chips or note:
-            model.touch(chips=chips, note=note)
+        if chips:
+            model.touch(chips=chips)
         shown = display.make(
             way,
             self.ip,
@@ -317,12 +318,12 @@ class Notebook:
             self._put_question(run, question.call_id)
         return run
 
-    def _note(self, kit: Kit, options: PromptOptions | None) -> str:
-        info = getattr(kit, "model_info", None)
-        try:
-            return str(getattr(info, "note", "") or "")
-        except KitError:
-            return ""
+    def _is_news(self, note: str) -> bool:
+        """True the first time that a model's note is to be shown in this kernel."""
+        with self._lock:
+            is_new = note not in self._noted
+            self._noted.add(note)
+            return is_new
 
     @contextmanager
     def interrupts(self) -> Iterator[Watch]:

@@ -12,6 +12,7 @@ from typing import Any
 from kit_jupyter import events as ev
 from kit_jupyter.errors import KitError
 from kit_jupyter.jupyter.turns import TurnModel
+from kit_jupyter.messages import Assistant
 
 __all__ = ["Presenter"]
 
@@ -28,17 +29,25 @@ class Presenter:
     kit : Kit
     on_question : callable(ApprovalAsked) -> None
         Told when a person is asked; called on the engine's thread, must only hand over.
+    is_news : callable(str) -> bool
+        Whether a model's note (that it is small, and often wrong) is still to be shown.
 
     Notes
     -----
     It observes inline, and so is fast: an event costs one dict look-up and one append.
     """
 
-    def __init__(self, kit: Any, on_question: Callable[[ev.ApprovalAsked], None] | None = None) -> None:
+    def __init__(
+        self,
+        kit: Any,
+        on_question: Callable[[ev.ApprovalAsked], None] | None = None,
+        is_news: Callable[[str], bool] = bool,
+    ) -> None:
         self.kit = kit
         self.turns: OrderedDict[str, TurnModel] = OrderedDict()
         self.bar: dict[str, Any] = {}
         self._on_question = on_question
+        self._is_news = is_news
         self._lock = threading.Lock()
         self._bar_listeners: list[Callable[[dict[str, Any]], None]] = []
         self._turn_listeners: list[Callable[[TurnModel], None]] = []
@@ -121,9 +130,8 @@ class Presenter:
                         turn.settle()
                         break
                 self.tell_bar(running=True)
-            case ev.MessageStart():
-                self._note(event.turn_id)  # the model is known by now
             case ev.MessageEnd(message):
+                self._note(event.turn_id, message)
                 self._gauge(message.usage.tokens.total)
             case ev.TurnEnd():
                 self.tell_bar(running=False, usage=_usage(self.kit))
@@ -159,10 +167,16 @@ class Presenter:
         if tokens or "gauge" in self.bar:
             self.tell_bar(gauge={"tokens": tokens, "window": window})
 
-    def _note(self, turn_id: str) -> None:
+    def _note(self, turn_id: str, message: Assistant) -> None:
+        """What there is to say of the model that has answered, once; nothing of one that has not."""
         turn = self.turns.get(turn_id)
-        note = getattr(getattr(self.kit, "model_info", None), "note", "")
-        if turn is not None and note and not turn.note:
+        if turn is None or message.run is None or not message.parts or message.result.error is not None:
+            return
+        try:
+            note = getattr(self.kit.info_of(message.run.model), "note", "")
+        except KitError:
+            return
+        if note and self._is_news(str(note)):
             turn.touch(note=str(note))
 
 

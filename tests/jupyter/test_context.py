@@ -92,6 +92,25 @@ def test_doubling_escapes_a_mark_and_only_a_mark() -> None:
     assert made.attached == ()
 
 
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("@Err", "@Err: no cell has failed yet"),
+        ("@Out[99]", "@Out[99]: cell 99 has no output in this kernel"),
+        ("@In[99]", "@In[99]: cell 99 has not run in this kernel"),
+        ("@fig", "@fig: no figure has been drawn yet"),
+        ("@cell:gone", "@cell:gone: no such cell has run in this kernel"),
+        ("@nobody", "@nobody: no such variable"),
+        ("@a and @b, @Err", "@a, @b: no such variable; @Err: no cell has failed yet"),
+    ],
+)
+def test_a_mark_without_a_thing_says_why(text: str, why: str) -> None:
+    """``@Err`` before any error said "no such variable"."""
+    made = marks({}).read(text)
+
+    assert made.warning == f"{why}; left as text"
+
+
 def test_unknown_names_stay_text_with_one_warning() -> None:
     """U47."""
     made = marks().read("@nobody and @nowhere see @df, @In and @nobody")

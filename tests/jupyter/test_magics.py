@@ -317,6 +317,48 @@ def test_cells_are_prompts_in_kit_mode(nb: Kernel) -> None:
     assert nb.value("[r.messages[-1].parts[0].text for r in provider.requests]") == ["what is {this}?", "and this?"]
 
 
+def test_context_shows_what_a_small_model_is_sent(nb: Kernel) -> None:
+    """`%kit_context` listed the full prompt and tools where a lean model gets one line and none; it tells what goes."""
+    nb.ok(
+        "from kit_jupyter.provider import ModelInfo\nfrom kit_jupyter.jupyter.runner import notebook_tools\n"
+        "provider = ScriptedProvider([text('yes')], info=ModelInfo(lean=True))\n"
+        "kit = Kit(provider=provider, session='memory', tools=notebook_tools(get_ipython()))"
+    )
+
+    shown = nb.ok("%kit_context hello there").stream
+
+    assert "tools: none" in shown
+    assert "not offered to a model this small: " in shown
+    nb.ok("%kit hello there")
+    assert f"system prompt: {nb.value('len(provider.last_request.system)')} characters" in shown
+    assert nb.value("provider.last_request.tools") == ()
+    assert nb.value("kit.last_request.title") in shown
+
+
+def test_the_note_of_a_demo_model_is_shown_once_under_its_own_answer(nb: Kernel) -> None:
+    """It stood under every turn, and under failures of other models."""
+    note = "A demo model, often wrong."
+    nb.ok(
+        "from kit_jupyter.provider import ModelInfo\n"
+        "steps = [[provider_error('rejected', 'it broke', status=400)], [text('one')], [text('two')]]\n"
+        f"kit = Kit(provider=ScriptedProvider(*steps, info=ModelInfo(note={note!r})), session='memory')"
+    )
+
+    said = [nb.run(f"%kit {word}") for word in ("fails", "first", "second")]
+
+    assert [note in str(one.shown) for one in said] == [False, True, False]
+
+
+def test_a_tool_that_is_not_there_is_only_an_error(nb: Kernel) -> None:
+    """``--tools nosuch`` left an empty answer above its error."""
+    nb.script('[text("never")]')
+
+    said = nb.run("%kit --tools nosuch hi")
+
+    assert "there is no tool 'nosuch'" in said.reply["evalue"]
+    assert said.shown == []
+
+
 def test_fix_takes_the_real_error(nb: Kernel) -> None:
     """Point 9: source and traceback of the failed cell go along."""
     nb.run("def half(n):\n    return n / 0\nhalf(3)", cell_id="boom")
