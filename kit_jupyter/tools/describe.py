@@ -37,6 +37,9 @@ _PART_TYPES = get_args(Part)
 _by_type: dict[type, Callable[[Any], Any]] = {}
 _by_name: dict[tuple[str, str], Describer] = {}
 SAMPLE = 1000
+WHOLE_ROWS = 20  # a table of no more rows is shown with all of them
+WHOLE_VALUES = 160
+WHOLE_LINE = 800  # characters of a column's line then
 
 
 class Page:
@@ -58,11 +61,11 @@ class Page:
         self._lines.append(text)
         return True
 
-    def lines(self, texts: Iterable[str], total: int | None = None, what: str = "more") -> None:
+    def lines(self, texts: Iterable[str], total: int | None = None, what: str = "more", *, limit: int = 300) -> None:
         """Add lines while there is room; `total` lets the rest be counted."""
         shown = 0
         for text in texts:
-            if not self.line(text):
+            if not self.line(text, limit):
                 break
             shown += 1
         if total is not None and total > shown:
@@ -387,7 +390,7 @@ def _pandas_frame(frame: Any, page: Page) -> None:
     page.line(f"{_type_name(frame)}, {rows:,} rows x {columns:,} columns, {size_text(memory)}")
     page.line(f"index: {_pandas_index(frame.index)}")
     sample = frame.iloc[:SAMPLE, :60]
-    head = frame.iloc[:3, :60]
+    head = frame.iloc[: _examples(rows, columns), :60]
     names = list(sample.columns)
 
     def column_lines() -> Iterable[str]:
@@ -400,7 +403,12 @@ def _pandas_frame(frame: Any, page: Page) -> None:
             label = name[:60] if isinstance(name, str) else _value(name, 40)
             yield f"  {label}: {column.dtype}{missing}; {examples}"
 
-    page.lines(column_lines(), columns, "more columns")
+    page.lines(column_lines(), columns, "more columns", limit=WHOLE_LINE)
+
+
+def _examples(rows: int, columns: int) -> int:
+    """How many rows of a table are shown: all of a small one."""
+    return rows if rows <= WHOLE_ROWS and rows * columns <= WHOLE_VALUES else 3
 
 
 def _pandas_index(index: Any) -> str:
@@ -435,7 +443,7 @@ def _pandas_groupby(grouped: Any, page: Page) -> None:
 def _polars_frame(frame: Any, page: Page) -> None:
     rows, columns = frame.shape
     page.line(f"{_type_name(frame)}, {rows:,} rows x {columns:,} columns, {size_text(frame.estimated_size())}")
-    head = frame[:3]
+    head = frame[: _examples(rows, columns)]
 
     def column_lines() -> Iterable[str]:
         for name, dtype in itertools.islice(frame.schema.items(), 200):
@@ -444,7 +452,7 @@ def _polars_frame(frame: Any, page: Page) -> None:
             examples = ", ".join(_value(value, 24) for value in head.get_column(name).to_list())
             yield f"  {name[:60]}: {dtype}{f', {nulls:,} null' if nulls else ''}; {examples}"
 
-    page.lines(column_lines(), columns, "more columns")
+    page.lines(column_lines(), columns, "more columns", limit=WHOLE_LINE)
 
 
 def _polars_series(series: Any, page: Page) -> None:
@@ -461,15 +469,16 @@ def _polars_lazy(frame: Any, page: Page) -> None:
 
 def _arrow_table(table: Any, page: Page) -> None:
     rows, columns = table.num_rows, table.num_columns
+    shown = _examples(rows, columns)
     page.line(f"{_type_name(table)}, {rows:,} rows x {columns:,} columns, {size_text(table.nbytes)}")
 
     def column_lines() -> Iterable[str]:
         for i, entry in enumerate(itertools.islice(table.schema, 200)):
-            examples = ", ".join(_value(value, 24) for value in table.column(i).slice(0, 3).to_pylist())
+            examples = ", ".join(_value(value, 24) for value in table.column(i).slice(0, shown).to_pylist())
             nulls = table.column(i).null_count
             yield f"  {entry.name[:60]}: {entry.type}{f', {nulls:,} null' if nulls else ''}; {examples}"
 
-    page.lines(column_lines(), columns, "more columns")
+    page.lines(column_lines(), columns, "more columns", limit=WHOLE_LINE)
 
 
 def _arrow_schema(schema: Any, page: Page) -> None:

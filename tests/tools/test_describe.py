@@ -58,6 +58,20 @@ def test_wide_frames_huge_texts_and_odd_columns_stay_small():
     assert len(text(wide, budget_chars=200)) <= 200
 
 
+@pytest.mark.parametrize("library", ["pandas", "polars"])
+def test_a_small_frame_is_shown_whole(library):
+    """A frame of four rows was sent with three; up to 20 rows all values are there, of longer and wide ones three."""
+    module = pytest.importorskip(library)
+
+    def frame(rows, columns=1):
+        return module.DataFrame({f"c{i}": list(range(100, 100 + rows)) for i in range(columns)})
+
+    assert text(frame(4)).endswith("; 100, 101, 102, 103")
+    assert text(frame(20)).endswith(", ".join(str(100 + n) for n in range(20)))
+    assert text(frame(21)).endswith("; 100, 101, 102")
+    assert text(frame(20, 9)).count("; 100, 101, 102\n") == 8
+
+
 def test_pandas_relatives():
     """Series, indexes, groups, empty ones."""
     pandas = pytest.importorskip("pandas")
