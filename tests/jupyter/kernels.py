@@ -100,7 +100,8 @@ class Kernel:
             "allow_stdin": allow_stdin,
             "stop_on_error": True,
         }
-        metadata = {"cellId": cell_id} if cell_id else {}
+        # "trusted" as Lab sends it: with neither that nor input, this would be a runner, which gets no live views.
+        metadata = {"trusted": True} | ({"cellId": cell_id} if cell_id else {})
         message = client.session.msg("execute_request", content, metadata=metadata)
         client.shell_channel.send(message)
         return str(message["header"]["msg_id"])

@@ -131,7 +131,7 @@ def test_a_notebook_run_headless_reads_everywhere(tmp_path: Path) -> None:
         "%%kit\nHow large is it?",
     ]
     book = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(cell) for cell in cells])
-    nbclient.NotebookClient(book, timeout=90, kernel_name="python3", store_widget_state=False).execute()
+    nbclient.NotebookClient(book, timeout=90, kernel_name="python3").execute()
     nbformat.validate(book)
 
     assert "widgets" not in book.metadata
