@@ -10,7 +10,6 @@ import sys
 from collections.abc import Callable, Sequence
 from importlib import metadata
 from pathlib import Path
-from typing import Any
 
 from kit_jupyter.errors import KitError, UsageError
 
@@ -49,9 +48,12 @@ def _parser() -> argparse.ArgumentParser:
     sessions.add_argument("--all", action="store_true", help="of all folders")
     sessions.set_defaults(run=_sessions)
 
-    export = commands.add_parser("export", help="write a session as Markdown, or as it is")
+    export = commands.add_parser("export", help="write a session as Markdown, HTML, JSONL or a notebook")
     export.add_argument("session", nargs="?", help="id or path (default: the newest)")
-    export.add_argument("-o", "--output", type=Path, help="file (default: standard output); .md or .jsonl")
+    export.add_argument("-o", "--output", type=Path, help="file (default: standard output)")
+    export.add_argument(
+        "--format", help="markdown, html, jsonl or ipynb (default: by the file's ending, else markdown)"
+    )
     export.set_defaults(run=_export)
     return parser
 
@@ -320,6 +322,7 @@ def _sessions(chosen: argparse.Namespace) -> int:
 
 
 def _export(chosen: argparse.Namespace) -> int:
+    from kit_jupyter.export import export_session, format_of
     from kit_jupyter.session import Session
 
     which = chosen.session
@@ -328,16 +331,10 @@ def _export(chosen: argparse.Namespace) -> int:
         if not listed:
             raise UsageError("there is no session in this folder; kit-jupyter sessions --all lists the others")
         which = str(listed[0].path)
+    kind = format_of(chosen.format or (chosen.output.suffix if chosen.output is not None else "markdown"))
     session = Session.open(which)
     try:
-        suffix = chosen.output.suffix if chosen.output is not None else ".md"
-        if suffix == ".jsonl":
-            assert session.path is not None
-            text = session.path.read_text(encoding="utf-8")
-        elif suffix == ".md":
-            text = _markdown(session)
-        else:
-            raise UsageError(f"sessions are written as .md or .jsonl, not {suffix or 'a file without ending'!r}")
+        text = export_session(session, kind)
     finally:
         session.close()
     if chosen.output is None:
@@ -349,39 +346,6 @@ def _export(chosen: argparse.Namespace) -> int:
             raise UsageError(f"{chosen.output} cannot be written ({exc.strerror})") from exc
         print(f"written: {chosen.output}")
     return 0
-
-
-def _markdown(session: Any) -> str:
-    """What a person saw of the session's branch."""
-    from kit_jupyter.messages import Assistant, TextPart, ToolCallPart, ToolResult, User, text_of
-
-    out = [f"# {session.name or session.id}\n"]
-    for message in session.transcript():
-        match message:
-            case User() if message.source is None:
-                out.append(f"**You:** {text_of(message.parts).strip()}\n")
-            case User():
-                out.append(f"*{message.source}:* {text_of(message.parts).strip()}\n")
-            case Assistant():
-                for part in message.parts:
-                    if isinstance(part, TextPart) and part.text.strip():
-                        out.append(f"{part.text.strip()}\n")
-                    elif isinstance(part, ToolCallPart):
-                        out.append(f"Calls `{part.name}`:\n\n{_fenced(part.arguments or '{}', 'json')}\n")
-            case ToolResult():
-                head = "Error" if message.is_error else "Result"
-                out.append(f"{head} of `{message.name}`:\n\n{_fenced(text_of(message.parts))}\n")
-            case _:
-                out.append(f"*{message.source or 'instruction'}:* {text_of(message.parts).strip()}\n")
-    return "\n".join(out)
-
-
-def _fenced(text: str, language: str = "") -> str:
-    """A code block whose fence is longer than any inside."""
-    import re
-
-    fence = "`" * max(3, 1 + max((len(run) for run in re.findall(r"`+", text)), default=0))
-    return f"{fence}{language}\n{text.rstrip()}\n{fence}"
 
 
 if __name__ == "__main__":

@@ -1,7 +1,8 @@
 """A session as something people read or take along: Markdown, HTML, JSONL, a notebook.
 
 The visible transcript of the present branch is written, summaries in their places. JSONL holds the whole
-tree, and so does a notebook in its metadata, so that ``Session.import_from`` can bring either back.
+tree; a notebook holds the present branch in its metadata, or the tree where that is asked for.
+``Session.import_from`` can bring either back.
 """
 
 from __future__ import annotations
@@ -29,9 +30,9 @@ from kit_jupyter.messages import (
     User,
     text_of,
 )
-from kit_jupyter.session import Session
+from kit_jupyter.session import Entry, Session
 
-__all__ = ["FORMATS", "export_session"]
+__all__ = ["FORMATS", "export_session", "format_of"]
 
 FORMATS = ("markdown", "html", "jsonl", "ipynb")
 _ALIASES = {"md": "markdown", "notebook": "ipynb", "htm": "html"}
@@ -45,8 +46,8 @@ def export_session(
     *,
     thinking: bool = True,
     tools: bool = True,
-    relative_paths: bool = False,
-    embed: bool = True,
+    relative_paths: bool | None = None,
+    embed: bool | str = True,
 ) -> str:
     """The session as text.
 
@@ -55,11 +56,12 @@ def export_session(
     format : {"markdown", "html", "jsonl", "ipynb"}
     thinking, tools : bool
         Whether reasoning, and tool calls with their results, are shown. JSONL always holds all.
-    relative_paths : bool
+    relative_paths : bool or None
         Paths in the stored facts are written relative to the project's root, so that they do not tell
-        where it lies on this machine.
-    embed : bool
-        A notebook takes the whole session along in its metadata, up to 20 MB; `Session.import_from` reads it.
+        where it lies on this machine. None: so in a notebook, which is made to be passed on, not in JSONL.
+    embed : bool or "tree"
+        A notebook takes the present branch along in its metadata, or the whole tree with the branches that
+        were left, up to 20 MB; `Session.import_from` reads it.
 
     Raises
     ------
@@ -79,7 +81,7 @@ def export_session(
     What is 2 + 2?
     <BLANKLINE>
     """
-    kind = _ALIASES.get(format, format)
+    kind = format_of(format)
     messages = tuple(_chosen(message, thinking, tools) for message in session.transcript())
     match kind:
         case "markdown":
@@ -87,10 +89,31 @@ def export_session(
         case "html":
             return _html(session, messages)
         case "jsonl":
-            return _jsonl(session, relative_paths)
+            return _jsonl(session, bool(relative_paths))
         case "ipynb":
-            return _notebook(session, messages, relative_paths, embed)
-    raise UsageError(f"unknown format {format!r}; known: {', '.join(FORMATS)}")
+            return _notebook(session, messages, relative_paths is not False, embed)
+    raise AssertionError(kind)
+
+
+def format_of(word: str) -> str:
+    """The format of a word or a file's ending.
+
+    Raises
+    ------
+    UsageError
+        On another format.
+
+    Examples
+    --------
+    >>> format_of(".md"), format_of("notebook")
+    ('markdown', 'ipynb')
+    """
+    kind = word.lower().removeprefix(".")
+    kind = _ALIASES.get(kind, kind)
+    if kind not in FORMATS:
+        known = ", ".join((*FORMATS, *_ALIASES))
+        raise UsageError(f"unknown format {word!r}; known: {known}" if word else f"which format? known: {known}")
+    return kind
 
 
 def _chosen(message: Message, thinking: bool, tools: bool) -> tuple[Message, tuple[Part, ...]]:
@@ -223,11 +246,18 @@ def _html_part(message: Message, part: Part) -> str:
 # ---------------------------------------------------------------- JSONL and notebooks
 
 
-def _records(session: Session, relative_paths: bool) -> Iterator[dict[str, Any]]:
+def _records(session: Session, relative_paths: bool, *, whole: bool = True) -> Iterator[dict[str, Any]]:
     shorten: Callable[[Any], Any] = _relative if relative_paths else lambda value: value
     yield shorten(dict(session.header))
+    kept = {entry.id for entry in session.branch()}
     for entry in session.entries:
-        yield shorten(json.loads(entry.to_line()))
+        if whole or entry.id in kept or _is_beside(entry, kept):
+            yield shorten(json.loads(entry.to_line()))
+
+
+def _is_beside(entry: Entry, kept: set[str]) -> bool:
+    """True for the session's name, and for labels of entries that are kept."""
+    return entry.type == "name" or (entry.type == "label" and entry.body.get("target") in kept)
 
 
 def _relative(value: Any) -> Any:
@@ -253,8 +283,8 @@ def _jsonl(session: Session, relative_paths: bool) -> str:
     )
 
 
-def _notebook(session: Session, messages: tuple[Shown, ...], relative_paths: bool, embed: bool) -> str:
-    cells: list[dict[str, Any]] = [_cell(0, "markdown", f"# {_title(session)}")]
+def _notebook(session: Session, messages: tuple[Shown, ...], relative_paths: bool, embed: bool | str) -> str:
+    cells = [_cell(0, "markdown", f"# {_title(session)}"), _cell(1, "code", "%load_ext kit_jupyter")]
     for message, parts in messages:
         body = [text for part in parts if (text := _markdown_part(message, part))]
         if isinstance(message, Assistant) and (note := _note(message)):
@@ -269,7 +299,7 @@ def _notebook(session: Session, messages: tuple[Shown, ...], relative_paths: boo
         cells.append(_cell(len(cells), "markdown", f"**{_heading(message)}**\n\n" + "\n\n".join(body)))
     facts: dict[str, Any] = {"session_id": session.id}
     if embed:
-        records = list(_records(session, relative_paths))
+        records = list(_records(session, relative_paths, whole=embed == "tree"))
         whole = {"header": records[0], "entries": records[1:], "leaf": session.leaf}
         if len(json.dumps(whole)) <= MAX_EMBEDDED_BYTES:
             facts["session"] = whole

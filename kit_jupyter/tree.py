@@ -112,10 +112,18 @@ class TreeVerbs(KitPath):
         SessionError
             If there is no such entry.
         """
-        self.session.set_label(entry_id, text)
+        self.session.set_label(self.session.full_id(entry_id), text)
 
     def export(self, format: str = "markdown", path: Any = None, **options: Any) -> str:
-        """The session as ``markdown``, ``html``, ``jsonl`` or ``ipynb``; written to `path` when one is given.
+        """The session as ``markdown``, ``html``, ``jsonl`` or ``ipynb``.
+
+        Parameters
+        ----------
+        format : {"markdown", "html", "jsonl", "ipynb"}
+        path : str, path or None
+            The file to write; its name is given back then, and not the text.
+        **options
+            As `kit_jupyter.export.export_session` takes them: ``thinking``, ``tools``, ``relative_paths``, ``embed``.
 
         Raises
         ------
@@ -127,6 +135,7 @@ class TreeVerbs(KitPath):
         text = export_session(self.session, format, **options)
         if path is not None:
             Path(path).write_text(text, encoding="utf-8")
+            return str(path)
         return text
 
 
@@ -142,6 +151,7 @@ async def _clear(kit: KitPath) -> None:
 async def _branch(kit: KitPath, entry_id: str | None, summarise: bool) -> None:
     with kit._claims.claim("the session moves to another branch"):
         session, before = kit.session, kit.session.leaf
+        entry_id = session.full_id(entry_id) if entry_id is not None else None
         kept = {entry.id for entry in session.path_to(entry_id)}
         summary: Assistant | None = None
         if summarise:
@@ -157,7 +167,7 @@ async def _branch(kit: KitPath, entry_id: str | None, summarise: bool) -> None:
 
 
 async def _fork(kit: KitPath, entry_id: str | None) -> Session:
-    return kit.session.fork(entry_id)
+    return kit.session.fork(kit.session.full_id(entry_id) if entry_id is not None else None)
 
 
 async def _resume(kit: KitPath, session: Session | str) -> None:

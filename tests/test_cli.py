@@ -14,6 +14,7 @@ import pytest
 from kit_jupyter import demo
 from kit_jupyter.__main__ import main
 from kit_jupyter.errors import UsageError
+from kit_jupyter.export import export_session
 from kit_jupyter.providers import local_models
 from kit_jupyter.session import Session
 
@@ -206,7 +207,7 @@ def test_export_writes_what_a_person_saw(session, capsys, tmp_path):
     """Question, call, result and answer, as Markdown that stays whole; and the file itself as .jsonl."""
     assert main(["export"]) == 0
     out = capsys.readouterr().out
-    assert "**You:** What is 1 + 2?" in out
+    assert "## You\n\nWhat is 1 + 2?" in out
     assert "Calls `add`" in out
     assert "It is 3" in out
 
@@ -217,7 +218,9 @@ def test_export_writes_what_a_person_saw(session, capsys, tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["export", "-o", "x.docx"], "written as .md or .jsonl"),
+        (["export", "-o", "x.docx"], "known: markdown, html, jsonl, ipynb"),
+        (["export", "--format", "docx"], "known: markdown, html, jsonl, ipynb"),
+        (["export", "-o", "x"], "which format?"),
         (["export", "-o", "nowhere/x.md"], "cannot be written"),
         (["export", "nothing-like-this"], "nothing-like-this"),
     ],
@@ -226,6 +229,20 @@ def test_export_errors_say_what_to_do(session, capsys, arguments, words):
     """A form it does not know, a folder that is not there, a session that is not there."""
     assert main(arguments) == 1
     assert words in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("format", ["markdown", "html", "jsonl", "ipynb"])
+def test_export_writes_what_the_sdk_writes(session, capsys, tmp_path, format):
+    """All four forms, by option and by the file's ending, with the code of kit.export."""
+    opened = Session.open(session)
+    wanted = export_session(opened, format)
+    opened.close()
+    target = tmp_path / f"copy.{format.replace('markdown', 'md')}"
+
+    assert main(["export", str(session), "--format", format]) == 0
+    assert capsys.readouterr().out == wanted
+    assert main(["export", str(session), "-o", str(target)]) == 0
+    assert target.read_text(encoding="utf-8") == wanted
 
 
 def test_export_without_a_session_is_said(capsys):

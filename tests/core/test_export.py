@@ -77,8 +77,9 @@ async def test_jsonl_and_notebook_can_be_brought_back(kit: Any, tmp_path: Path) 
     kit.label(first, "start")
     await kit.branch(kit.session.entries[1].id)
 
-    for name, options in (("s.jsonl", {}), ("s.ipynb", {})):
-        kit.export(name.split(".")[1], tmp_path / name, **options)
+    for name, options in (("s.jsonl", {}), ("s.ipynb", {"embed": "tree", "relative_paths": False})):
+        written = kit.export(name.split(".")[1], tmp_path / name, **options)
+        assert written == str(tmp_path / name)
         copy = Session.import_from(tmp_path / name, tmp_path / "in")
         assert copy.messages() == kit.messages
         assert [e.id for e in copy.entries] == [e.id for e in kit.session.entries]
@@ -88,6 +89,24 @@ async def test_jsonl_and_notebook_can_be_brought_back(kit: Any, tmp_path: Path) 
         assert Session.open(copy.path).messages() == kit.messages  # type: ignore[arg-type]
 
 
+async def test_a_notebook_takes_neither_left_branches_nor_folders_along(kit: Any, tmp_path: Path) -> None:
+    """What is passed on holds the branch that is shown, with its name and labels, and no path of this machine."""
+    first, second, *left = [entry.id for entry in kit.session.branch()]
+    kit.label(first, "start")
+    await kit.branch(second)
+    kit.export("ipynb", tmp_path / "s.ipynb")
+
+    text = (tmp_path / "s.ipynb").read_text()
+    copy = Session.import_from(tmp_path / "s.ipynb", tmp_path / "in")
+
+    assert [m.id for m in copy.messages()] == [m.id for m in kit.messages]
+    assert (copy.name, copy.labels) == ("Areas & more", {first: "start"})
+    assert left
+    assert not [entry_id for entry_id in left if entry_id in text]
+    assert json.loads(text)["metadata"]["kit_jupyter"]["session"]["header"]["cwd"] == "."
+    assert str(Path.cwd()) not in text
+
+
 async def test_a_notebook_is_valid_and_its_prompts_run(kit: Any, tmp_path: Path) -> None:
     """U40: prompts are `%%kit` cells, answers Markdown; valid for nbformat; the copy can be left out."""
     nbformat = pytest.importorskip("nbformat")
@@ -95,7 +114,7 @@ async def test_a_notebook_is_valid_and_its_prompts_run(kit: Any, tmp_path: Path)
     nbformat.validate(notebook)
 
     codes = [c.source for c in notebook.cells if c.cell_type == "code"]
-    assert codes == ["%%kit\nHow <large> is it?", "%%kit\nmore"]
+    assert codes == ["%load_ext kit_jupyter", "%%kit\nHow <large> is it?", "%%kit\nmore"]
     bare = json.loads(kit.export("notebook", embed=False))
     assert set(bare["metadata"]["kit_jupyter"]) == {"session_id"}
     (tmp_path / "bare.ipynb").write_text(json.dumps(bare))
