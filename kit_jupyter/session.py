@@ -21,6 +21,7 @@ import asyncio
 import gc
 import json
 import os
+import re
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -37,7 +38,7 @@ from kit_jupyter.entry import (
     parse_line,
 )
 from kit_jupyter.errors import SessionError
-from kit_jupyter.messages import CellRef, Message, ToolResult, User, new_id, now, text_of
+from kit_jupyter.messages import Assistant, CellRef, Message, ToolResult, User, new_id, now, text_of
 from kit_jupyter.places import data_dir, project_root, sessions_dir, working_dir
 from kit_jupyter.prompt import PromptMessage
 from kit_jupyter.session_file import VERSION, SessionFile
@@ -55,6 +56,8 @@ __all__ = [
 ]
 
 _MOVES_LEAF = frozenset({"message", "compaction", "branch_summary", "leaf"})
+
+SHORT_ID = 6  # letters, at least: of an id's end that `Session.tree` shows
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,7 +188,7 @@ class Session:
                     except Exception:  # a damaged line must not hide the session
                         continue
                     if message is not None and getattr(message, "source", None) is None:
-                        title = " ".join(text_of(message.parts).split())[:80]
+                        title = _clipped(text_of(message.parts[:1]), 80)  # what is attached comes after
                 elif line.startswith(b'{"type":"name"'):
                     try:
                         name = json.loads(line).get("name", "")
@@ -300,6 +303,13 @@ class Session:
         with self._lock:
             return self._get(entry_id)
 
+    def full_id(self, entry_id: str) -> str:
+        """The id of the entry of that id, or of the one whose id ends so, as `tree` shows it; else as it is."""
+        with self._lock:
+            known = [entry.id for entry in self.entries]
+        fits = [one for one in known if one.endswith(entry_id)] if len(entry_id) >= SHORT_ID else []
+        return fits[0] if len(fits) == 1 and entry_id not in known else entry_id
+
     def path_to(self, entry_id: str | None) -> list[Entry]:
         """Entries from the root to `entry_id`, both included."""
         with self._lock:
@@ -412,7 +422,7 @@ class Session:
     def _write(self, *entries: Entry) -> None:
         with self._lock:
             if self._file is not None:
-                lines = b"".join([entry.to_line() for entry in entries])
+                lines = entries[0].to_line() if len(entries) == 1 else b"".join([entry.to_line() for entry in entries])
                 if self._unwritten_header:
                     from pydantic_core import to_json
 
@@ -583,7 +593,7 @@ class Session:
         return new
 
     def tree(self) -> str:
-        """The tree as text, the present leaf marked."""
+        """The tree as text, the present leaf marked; the short ids in brackets are taken wherever an entry is named."""
         entries = self.entries
         kids: dict[str | None, list[Entry]] = {}
         for entry in entries:
@@ -591,6 +601,7 @@ class Session:
                 kids.setdefault(entry.parent, []).append(entry)
         on_branch = {e.id for e in self.branch()}
         labels = self.labels
+        short = _short_ids([entry.id for entry in entries])
         lines: list[str] = []
         stack: list[tuple[Entry, int]] = [(e, 0) for e in reversed(kids.get(None, []))]
         while stack:
@@ -598,10 +609,12 @@ class Session:
             below = kids.get(entry.id, [])
             message = entry.message
             role = "summary" if entry.type == "compaction" else getattr(message, "role", entry.type)
-            words = " ".join(text_of(message.parts).split())[:60] if message is not None else ""
+            if role == "user" and message is not None and getattr(message, "source", None) is not None:
+                role = f"added ({getattr(message, 'source', '')})"  # not the person's words
             mark = "*" if entry.id == self._leaf else ("|" if entry.id in on_branch else " ")
             label = f" [{labels[entry.id]}]" if entry.id in labels else ""
-            lines.append(f"{mark} {'  ' * depth}{role}: {words}{label}  ({entry.id})")
+            words = _words(message) if message is not None else ""
+            lines.append(f"{mark} {'  ' * depth}{role}: {words}{label}  ({short[entry.id]})")
             if handed := _sub_agent_of(message):
                 lines.append(f"  {'  ' * (depth + 1)}sub-agent {handed}")
             deeper = depth + (1 if len(below) > 1 else 0)
@@ -611,6 +624,29 @@ class Session:
     def __repr__(self) -> str:
         where = str(self.path.name) if self.path else "in memory"
         return f"<Session {self.id} {where}>"
+
+
+def _clipped(text: str, limit: int) -> str:
+    words = " ".join(text.split())
+    return words if len(words) <= limit else words[: limit - 1].rstrip() + "…"
+
+
+def _words(message: Message) -> str:
+    """What a message says, in a line: a person's own words without what they attached."""
+    parts = message.parts
+    text = text_of(parts[:1] if isinstance(message, User) and message.source is None else parts)
+    if not text.strip() and isinstance(message, Assistant) and message.tool_calls:
+        text = "calls " + ", ".join(call.name for call in message.tool_calls)
+    return _clipped(re.sub(r"</?system-reminder>", " ", text), 60)
+
+
+def _short_ids(ids: Sequence[str]) -> dict[str, str]:
+    """The shortest endings that tell all of them apart."""
+    for length in range(SHORT_ID, 30):
+        short = {one: one[-length:] for one in ids}
+        if len(set(short.values())) == len(ids):
+            return short
+    return {one: one for one in ids}
 
 
 def _sub_agent_of(message: Message | None) -> str:

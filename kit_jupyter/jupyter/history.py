@@ -61,6 +61,8 @@ def _take(turn: TurnModel, message: Message) -> None:
                 turn.prompt = text
             elif message.source is None:
                 turn._new("said", text=text, mode="follow_up", done=True)
+            elif message.source == "follow-up" and not turn.prompt and not turn.items:
+                turn.prompt, turn.mode = f"[follow-up] {text}", "follow_up"
         case System():
             if message.source == "steer":
                 text = clean(text_of(message.parts))

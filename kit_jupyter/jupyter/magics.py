@@ -534,11 +534,13 @@ class KitMagics(Magics):
         """A new session from here, or from the entry named; cells talk to it from now on."""
         asked, entry = opt.read(KitMagics.kit_fork, line, text=True)
         kit = self.nb.kit()
+        before = kit.session
         forked = kit.fork_sync(entry.strip() or None)
         kit.resume_sync(forked)
         if asked.session:
             self.nb.use(kit, asked.session)
-        print(f"forked into {forked.id}")
+        back = f"%kit_resume {before.id} goes back" if before.path is not None else "the old one was in memory only"
+        print(f"forked into {forked.id}; kit is the fork now, {back}")
 
     @magic_arguments()
     @line_magic

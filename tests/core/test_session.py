@@ -221,6 +221,37 @@ def test_messages_are_the_way_from_the_leaf_to_the_root(tmp_path: Path) -> None:
         session.move_leaf("nope")
 
 
+def test_the_tree_shows_a_persons_words_and_ids_that_can_be_typed(tmp_path: Path) -> None:
+    """A newcomer saw ids of 26 letters, text cut without a sign, and attachments and reminders as if typed."""
+    session = Session.create(tmp_path)
+    asked = User(
+        id="msg_0123456789abcdef000001",
+        time=now(),
+        parts=(TextPart("what is in @df, " + "please " * 20), TextPart('<attached mark="@df">secret table</attached>')),
+    )
+    reminder = User(
+        id="msg_0123456789abcdef000002",
+        time=now(),
+        parts=(TextPart("<system-reminder>\nthe time\n</system-reminder>"),),
+        source="extension:clock",
+    )
+    session.append(asked)
+    session.append(reminder)
+
+    first, second = session.tree().splitlines()
+
+    assert first.endswith("please p…  (000001)")
+    assert "attached" not in first
+    assert "added (extension:clock): the time  (000002)" in second
+    assert session.full_id("000001") == asked.id
+    assert session.full_id(asked.id) == asked.id
+    assert session.full_id("nobody") == "nobody"
+    [info] = Session.listing(tmp_path)
+    assert info.title.startswith("what is in @df")
+    assert "attached" not in info.title
+    assert info.title.endswith("…")
+
+
 def test_names_labels_records_and_listing(tmp_path: Path) -> None:
     """List, name, label, records of extensions; found by id, name, unique beginning of an id, and path."""
     one, two = filled(tmp_path, 2), filled(tmp_path, 2)

@@ -359,6 +359,24 @@ def test_a_tool_that_is_not_there_is_only_an_error(nb: Kernel) -> None:
     assert said.shown == []
 
 
+def test_an_id_of_the_tree_is_taken_and_a_follow_up_has_its_header(nb: Kernel) -> None:
+    """`%kit_tree`'s short ids work in `%kit_fork`, which says where one is now; `%kit_show` tells turns apart."""
+    nb.script("[text('one')]", "[text('two')]")
+    nb.ok("%kit first")
+    nb.ok("%kit_continue")
+
+    shown = [one["data"]["text/plain"] for one in nb.ok("%kit_show").shown]
+    short = nb.ok("%kit_tree").stream.splitlines()[1].rpartition("(")[2].strip(")\n")
+    before = nb.value("kit.session.id")
+    said = nb.ok(f"%kit_fork {short}").stream
+
+    assert shown == ["> first\n\none", "> [follow-up] Continue.\n\ntwo"]
+    assert len(short) < 12
+    assert nb.value("[m.role for m in kit.messages]") == ["user", "assistant"]
+    assert "kit is the fork now" in said
+    assert f"%kit_resume {before}" in said or "in memory" in said
+
+
 def test_fix_takes_the_real_error(nb: Kernel) -> None:
     """Point 9: source and traceback of the failed cell go along."""
     nb.run("def half(n):\n    return n / 0\nhalf(3)", cell_id="boom")
