@@ -32,7 +32,9 @@ async def _ask(run: Run, call_id: str) -> None:
     question = next((q for q in run.kit.pending_approvals if q.call_id == call_id), None)
     if question is None:
         return
-    approval = await StdinApprover().ask(question)
+    hold = getattr(run.shown, "paused", contextlib.nullcontext)  # a terminal's output, and the call before the choices
+    with hold():
+        approval = await StdinApprover().ask(question)
     with contextlib.suppress(UsageError):  # answered meanwhile by another way
         if approval.allowed:
             run.kit.approve(call_id, arguments=approval.arguments, scope=approval.scope, by=approval.by)

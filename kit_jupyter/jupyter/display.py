@@ -349,8 +349,10 @@ class TextDisplay:
 
     @contextlib.contextmanager
     def paused(self) -> Any:
-        """Hold the output while a person is asked."""
+        """Hold the output while a person is asked; what is asked about is written before."""
         with self._hold:
+            if self._turn is not None:
+                self._write_news(self._turn)
             self._end_tail()
             yield
 
@@ -419,7 +421,7 @@ class TextDisplay:
                 self._out(self._fresh(item, "output"))
                 if "result" in whole and f"{item.id}=" not in self._told:
                     self._told.add(f"{item.id}=")
-                    text = to_plain({"items": [whole]})
+                    text = to_plain({"items": [_unprinted(item, whole)]})
                     started = f"{item.id}!" in self._told
                     self._line(text.partition("\n")[2] if started else text)
             case _:
@@ -467,6 +469,14 @@ class TextDisplay:
             self._tail = ""
         if self._column:
             self._out("\n")
+
+
+def _unprinted(item: Item, whole: dict[str, Any]) -> dict[str, Any]:
+    """A tool's item without that part of its result which was written as it came."""
+    printed = item.streams["output"].text.strip() if "output" in item.streams else ""
+    if not printed or printed not in whole["result"]:
+        return whole
+    return {**whole, "result": whole["result"].replace(printed, "", 1).strip()}
 
 
 def _finished(text: str) -> tuple[list[str], str]:

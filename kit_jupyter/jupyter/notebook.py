@@ -18,7 +18,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -445,6 +445,8 @@ class Notebook:
     def _on_question(self, event: ev.ApprovalAsked) -> None:
         run = self.runs.get(event.turn_id)
         if run is not None:
+            with getattr(run.shown, "paused", nullcontext)():
+                pass  # text that is written as it comes: the call stands there before its question
             self._put_question(run, event.call_id)
 
     def _put_question(self, run: Run, call_id: str) -> None:

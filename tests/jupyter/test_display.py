@@ -13,7 +13,10 @@ import pytest
 from kernels import TURN_MIME, Kernel, kernel
 from labs import CHROMIUM
 
+from kit_jupyter import events as ev
+from kit_jupyter.jupyter.display import TextDisplay
 from kit_jupyter.jupyter.transcript import bundle
+from kit_jupyter.jupyter.turns import TurnModel
 
 
 @pytest.fixture
@@ -48,6 +51,27 @@ def test_plain_is_text_only(nb: Kernel, ui) -> None:
 
     assert said.shown == []
     assert said.stream.index("[f]") < said.stream.index("r1") < said.stream.index("the answer")
+
+
+def test_a_terminal_shows_a_call_before_its_question_and_its_output_once(capsys: pytest.CaptureFixture[str]) -> None:
+    """Output of a shell command was printed as it came and again as the result; the choices stood above the call."""
+    turn, shown = TurnModel("trn", "t1"), TextDisplay(rich=False)
+    turn.take(ev.TurnStart("go"))
+    shown.show(turn)
+    turn.take(ev.ToolCall("c1", "shell", '{"command": "ls"}', {"command": "ls"}))
+    turn.take(ev.ApprovalAsked("c1", "shell", '{"command": "ls"}', "Run shell?"))
+
+    with shown.paused():
+        before = capsys.readouterr().out
+
+    assert before == '[shell] {"command": "ls"}\n'
+    turn.take(ev.ToolExecutionStart("c1", "shell", 0.0))
+    turn.take(ev.ToolOutput("c1", "a.txt\nb.txt\n"))
+    turn.take(ev.ToolExecutionEnd("c1", "shell", 0.1, "success"))
+    turn.take(ev.ToolResultEvent("c1", "shell", "{}", "a.txt\nb.txt\n(exit code 3)", False))
+    turn.take(ev.TurnEnd("", "stop"))
+    shown.finish(turn, {})
+    assert capsys.readouterr().out == "a.txt\nb.txt\n(exit code 3)\n"
 
 
 def test_updates_stream_without_widgets_and_stay_linear(nb: Kernel, ui) -> None:
