@@ -439,8 +439,14 @@ class ResultFacts:
     kind: Literal["reply", "summary"] = "reply"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, weakref_slot=True)
-class User:
+class _Stored:
+    """Room for weak references, before the fields of a message."""
+
+    __slots__ = ("__weakref__",)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class User(_Stored):
     """A stored user message; `source` names who made it when it was not the person."""
 
     id: str
@@ -452,8 +458,8 @@ class User:
     role: Literal["user"] = "user"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, weakref_slot=True)
-class System:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class System(_Stored):
     """A stored instruction inside the history, for example a steer."""
 
     id: str
@@ -464,8 +470,8 @@ class System:
     role: Literal["system"] = "system"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, weakref_slot=True)
-class Assistant:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Assistant(_Stored):
     """A stored answer of the model."""
 
     id: str
@@ -484,8 +490,8 @@ class Assistant:
         return tuple(part for part in self.parts if isinstance(part, ToolCallPart))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, weakref_slot=True)
-class ToolResult:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ToolResult(_Stored):
     """A stored answer to one tool call."""
 
     id: str

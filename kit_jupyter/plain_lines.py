@@ -1,0 +1,285 @@
+"""Lines of a session by hand: the plain ones, which are nearly all, at a fraction of what a schema costs.
+
+Theory of operation
+-------------------
+What is written here is byte for byte what `entry.encode_message` writes, and what is read here is what
+`entry.decode_line` would read. Whatever is not plain (wire state, citations, media, arbitrary JSON, a field we
+do not know, a value of another type, as in a file edited by hand) gives None, and goes the way of the schema,
+which keeps it or names what is wrong with it. So this room may know little, but never something else.
+
+Frozen dataclasses set field by field what a plain class stores at once. So values are made as a *twin*, a class
+of the same slots that is not frozen, and change their class when they are complete (a sixth of the time).
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable
+from typing import Any
+
+from pydantic_core import from_json, to_json
+
+from kit_jupyter.messages import (
+    Assistant,
+    ErrorFacts,
+    Message,
+    ModelRef,
+    PathFacts,
+    ResultFacts,
+    RunFacts,
+    System,
+    TextPart,
+    ThinkingPart,
+    Time,
+    Tokens,
+    ToolCallPart,
+    ToolResult,
+    Usage,
+    User,
+)
+
+__all__ = ["entry_line", "is_plain", "plain_json", "plain_line", "plain_message"]
+
+
+def is_plain(text: str) -> bool:
+    """True when JSON writes it as it is."""
+    return len(to_json(text)) == len(text) + 2  # an escape, or a letter outside ASCII, would be longer
+
+
+# ---------------------------------------------------------------- writing
+
+
+def plain_json(message: Message) -> bytes | None:
+    """JSON of a plain `User`, `System` or `ToolResult`; None for any other.
+
+    Raises
+    ------
+    ValueError
+        If a text has half a surrogate pair.
+    """
+    if not is_plain(f"{message.id}{message.time.created}{message.turn_id}"):
+        return None
+    return _plain_json("", "", message)
+
+
+def entry_line(kind: str, entry_id: str, parent: str | None, time: str, message: Message) -> bytes | None:
+    """The line of an entry that holds a plain message of the same id and time; None for any other."""
+    if (
+        message.id != entry_id
+        or message.time.created != time
+        or not is_plain(f"{kind}{entry_id}{parent}{time}{message.turn_id}")
+    ):
+        return None
+    link = f'"{parent}"' if parent is not None else "null"
+    head = f'{{"type":"{kind}","id":"{entry_id}","parent":{link},"time":"{time}","message":'
+    return _plain_json(head, "}\n", message)
+
+
+def _plain_json(head: str, tail: str, message: Message) -> bytes | None:
+    call = error = ""
+    match message:
+        case User():
+            if message.request is not None or message.source is not None:
+                return None
+        case ToolResult():
+            call, error = f'"call_id":"{message.call_id}","name":"{message.name}",', '"is_error":false,'
+            if (
+                message.details is not None
+                or message.is_error is not False
+                or not is_plain(message.call_id + message.name)
+            ):
+                return None
+        case System():
+            if message.source is not None:
+                return None
+        case _:
+            return None
+    texts = []
+    for part in message.parts:
+        if type(part) is not TextPart or part.citations or part.native is not None or type(part.text) is not str:
+            return None
+        texts.append(b'{"text":%b,"citations":[],"type":"text"}' % to_json(part.text))
+    head = f'{head}{{"id":"{message.id}","time":{{"created":"{message.time.created}"}},{call}"parts":['
+    tail = f'],{error}"turn_id":"{message.turn_id}","role":"{message.role}"}}{tail}'
+    return b"%b%b%b" % (head.encode(), texts[0] if len(texts) == 1 else b",".join(texts), tail.encode())
+
+
+# ---------------------------------------------------------------- reading
+
+_new: Callable[[type], Any] = object.__new__
+
+
+def _twin(cls: type) -> Any:
+    """A class of the same layout whose fields can be set."""
+    slots = [name for name in cls.__dict__["__slots__"] if name != "__weakref__"]
+    return type(f"_{cls.__name__}", cls.__bases__, {"__slots__": slots})
+
+
+_User, _System, _Assistant, _ToolResult = map(_twin, (User, System, Assistant, ToolResult))
+_Time, _Text, _Thinking, _Call = map(_twin, (Time, TextPart, ThinkingPart, ToolCallPart))
+_NO_USAGE, _NO_RESULT = Usage(), ResultFacts()
+_NO_TOKENS = _NO_USAGE.tokens
+
+
+class _Odd(Exception):
+    """Not plain."""
+
+
+def plain_line(line: bytes) -> tuple[str, str | None, str, Message] | None:
+    """Id, parent, time and message of a plain line; None when it is not for this room."""
+    try:
+        value = _loads(line)
+        message = value["message"]
+        if len(value) != 5 or value["type"] != "message" or type(message) is not dict:
+            return None
+        entry_id, parent, time = value["id"], value["parent"], value["time"]
+        if type(entry_id) is not str or type(time) is not str or (parent is not None and type(parent) is not str):
+            return None
+        return entry_id, parent, time, plain_message(message)
+    except (_Odd, KeyError, TypeError, AttributeError, ValueError, RecursionError):
+        return None
+
+
+def plain_message(value: dict[str, Any]) -> Message:
+    """The message of a plain JSON value.
+
+    Raises
+    ------
+    _Odd, KeyError, TypeError
+        If it is not plain.
+    """
+    role, message_id, turn_id, when = value["role"], value["id"], value["turn_id"], value["time"]
+    created, parts = when["created"], value["parts"]
+    if (
+        type(message_id) is not str
+        or type(turn_id) is not str
+        or type(created) is not str
+        or len(when) != 1
+        or type(parts) is not list
+    ):
+        raise _Odd
+    time = _new(_Time)
+    time.created = created
+    time.__class__ = Time
+    made: Any
+    if role == "user":
+        if len(value) != 5:
+            raise _Odd
+        made = _new(_User)
+        made.request = made.source = None
+        cls: type = User
+    elif role == "assistant":
+        made = _new(_Assistant)
+        known = 7
+        made.run = made.source = None
+        if "run" in value:
+            made.run = _run(value["run"])
+            known = 8
+        if len(value) != known:
+            raise _Odd
+        usage, result = value["usage"], value["result"]
+        made.usage = _NO_USAGE if usage == {"tokens": {}} else _usage(usage)
+        made.result = _NO_RESULT if result == {"kind": "reply"} else _result(result)
+        cls = Assistant
+    elif role == "tool":
+        made = _new(_ToolResult)
+        call_id, name, is_error = value["call_id"], value["name"], value["is_error"]
+        if len(value) != 8 or type(call_id) is not str or type(name) is not str or type(is_error) is not bool:
+            raise _Odd
+        made.call_id, made.name, made.is_error, made.details = call_id, name, is_error, None
+        cls = ToolResult
+    elif role == "system":
+        if len(value) != 5:
+            raise _Odd
+        made = _new(_System)
+        made.source = None
+        cls = System
+    else:
+        raise _Odd
+    made.id = message_id
+    made.time = time
+    made.turn_id = turn_id
+    made.role = role
+    made.parts = (_part(parts[0]),) if len(parts) == 1 else tuple([_part(part) for part in parts])
+    made.__class__ = cls
+    return made  # type: ignore[no-any-return]
+
+
+def _part(value: dict[str, Any]) -> Any:
+    kind = value["type"]
+    part: Any
+    if kind == "text":
+        text = value["text"]
+        if len(value) != 3 or type(text) is not str or value["citations"] != []:
+            raise _Odd
+        part = _new(_Text)
+        part.text, part.citations, part.native, part.type = text, (), None, "text"
+        part.__class__ = TextPart
+    elif kind == "tool_call":
+        part = _new(_Call)
+        part.call_id, part.name, part.arguments = _strings(value, 4, "call_id", "name", "arguments")
+        part.native, part.type = None, "tool_call"
+        part.__class__ = ToolCallPart
+    elif kind == "thinking":
+        part = _new(_Thinking)
+        (part.text,) = _strings(value, 3, "text")
+        if type(value["redacted"]) is not bool:
+            raise _Odd
+        part.native, part.redacted, part.type = None, value["redacted"], "thinking"
+        part.__class__ = ThinkingPart
+    else:
+        raise _Odd
+    return part
+
+
+def _strings(value: dict[str, Any], size: int, *names: str) -> list[str]:
+    found = [value[name] for name in names]
+    if len(value) != size or not all([type(text) is str for text in found]):
+        raise _Odd
+    return found
+
+
+def _run(value: dict[str, Any]) -> RunFacts:
+    response_id = value.get("response_id")
+    (agent,) = _strings(value, 3 if response_id is None else 4, "agent")
+    if response_id is not None and type(response_id) is not str:
+        raise _Odd
+    return RunFacts(
+        agent=agent,
+        model=ModelRef(*_strings(value["model"], 2, "provider", "id")),
+        path=PathFacts(*_strings(value["path"], 2, "cwd", "root")),
+        response_id=response_id,
+    )
+
+
+def _usage(value: dict[str, Any]) -> Usage:
+    tokens, cost = value["tokens"], value.get("cost")
+    if len(value) != 1 + (cost is not None) or (cost is not None and type(cost) is not float):
+        raise _Odd
+    if not all([type(count) is int for count in tokens.values()]):
+        raise _Odd
+    return Usage(tokens=Tokens(**tokens) if tokens else _NO_TOKENS, cost=cost)  # TypeError for a count of tomorrow
+
+
+def _result(value: dict[str, Any]) -> ResultFacts:
+    if type(value) is not dict:
+        raise _Odd
+    error = None
+    facts = dict(value)
+    if "error" in facts:
+        error = ErrorFacts(*_strings(facts.pop("error"), 2, "code", "message"))
+    if facts["kind"] not in ("reply", "summary") or not facts.keys() <= {"kind", "finish", "raw"}:
+        raise _Odd
+    _strings(facts, len(facts), *facts)
+    return ResultFacts(error=error, **facts)
+
+
+def _reader() -> Callable[[bytes], Any]:
+    try:
+        orjson: Any = importlib.import_module("orjson")
+    except ImportError:  # there in any case, and takes half as long again
+        return lambda line: from_json(line, cache_strings="keys")
+    return orjson.loads  # type: ignore[no-any-return]
+
+
+_loads = _reader()
