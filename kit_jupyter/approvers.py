@@ -303,7 +303,11 @@ class StdinApprover:
 
 
 def approver_of(value: Any) -> Approver | None:
-    """An approver of what people write for ``approver=``: None, "stdin", "nobody", a function, an Approver."""
+    """An approver of what people write for ``approver=``.
+
+    None, "stdin", "nobody", "events" (whoever observes `ApprovalAsked` answers by ``kit.approve``), a function
+    of the question, or an Approver.
+    """
     match value:
         case None:
             return None
@@ -311,8 +315,12 @@ def approver_of(value: Any) -> Approver | None:
             return StdinApprover()
         case "nobody":
             return NobodyThere()
+        case "events":
+            return PendingApprover()
         case _ if hasattr(value, "ask"):
             return cast(Approver, value)
         case _ if callable(value):
             return CallbackApprover(value)
-    raise UsageError(f'approver is "stdin", "nobody", a function of the question or an Approver, got {value!r}')
+    raise UsageError(
+        f'approver is "stdin", "nobody", "events", a function of the question or an Approver, got {value!r}'
+    )

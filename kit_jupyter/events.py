@@ -31,6 +31,7 @@ from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Any, ClassVar, cast
 
+from kit_jupyter.errors import UsageError
 from kit_jupyter.messages import Assistant, Message, ModelDelta, Part, ServerPart, Tokens, Usage
 
 __all__ = ["EVENT_TYPES", "Event", "EventBus", "Subscription"]  # and every record below, see EVENT_TYPES
@@ -252,7 +253,7 @@ class ToolCall(Event):
 
 @dataclass(frozen=True, slots=True)
 class ApprovalAsked(Event):
-    """A person is asked; answer with ``kit.approve(call_id, …)``."""
+    """A person is asked; answer with ``kit.approve(call_id)`` or ``kit.deny(call_id)``; see ``approver="events"``."""
 
     call_id: str
     name: str
@@ -605,7 +606,18 @@ class EventBus:
         -------
         Subscription
             Call it to unsubscribe, or use it in a ``with`` statement.
+
+        Raises
+        ------
+        UsageError
+            If `fn` cannot be called, or a type is none.
         """
+        if not callable(fn):
+            raise UsageError(f"an observer is a function of one event, got {fn!r}")
+        for kind in types:
+            if not (isinstance(kind, type) and issubclass(kind, Event)):
+                near = f": write {kind} without quotes" if kind in EVENT_TYPES else ""
+                raise UsageError(f"events are chosen by their classes, from kit_jupyter.events, got {kind!r}{near}")
         subscription = Subscription(self, fn, types, inline=inline)
         with self._lock:
             self._subscriptions = (*self._subscriptions, subscription)

@@ -11,7 +11,7 @@ from kit_jupyter import events as ev
 from kit_jupyter.asking import ask_for_guest
 from kit_jupyter.claims import Claims
 from kit_jupyter.compactor import Compactor
-from kit_jupyter.errors import KitError, UsageError
+from kit_jupyter.errors import KitError, SessionError, UsageError
 from kit_jupyter.extension import ExtensionHost
 from kit_jupyter.house import History
 from kit_jupyter.inbox import Inbox, QueueState
@@ -54,8 +54,19 @@ class _Front:
 
     def __init__(self, kit: KitParts, own: Approver | None) -> None:
         self._kit = kit
-        self.own = own
         self.pending = PendingApprover()
+        self.own = own
+
+    @property
+    def own(self) -> Approver | None:
+        """The Kit's own approver; None asks whoever is there."""
+        return self._own
+
+    @own.setter
+    def own(self, approver: Approver | None) -> None:
+        self._own = approver
+        if isinstance(approver, PendingApprover):  # then ``kit.approve`` answers there
+            self.pending = approver
 
     @property
     def is_there(self) -> bool:
@@ -90,7 +101,7 @@ class KitParts:
         model: str | None = None,
         *,
         provider: Provider | None = None,
-        tools: Iterable[Tool | Callable[..., Any]] = (),
+        tools: Iterable[Tool | Callable[..., Any]] | Tool | Callable[..., Any] = (),
         extensions: Iterable[Any] = (),
         session: Session | str | Any = None,
         system: str = "",
@@ -129,7 +140,8 @@ class KitParts:
         self.host = ExtensionHost.build(
             tuple(extensions), configure, on_error=self._guest_failed, on_warning=self._guest_warned
         )
-        self._own_tools = tuple(as_tool(item) for item in tools)
+        several: Any = (tools,) if callable(tools) or hasattr(tools, "spec") else tools
+        self._own_tools = tuple(as_tool(item) for item in several)
         self._toolbox: tuple[int, Toolbox] | None = None
         try:
             _ = self.tools  # names must differ
@@ -153,7 +165,13 @@ class KitParts:
             return session
         if session == "memory":
             return Session.memory()
-        return Session.open(session)
+        try:
+            return Session.open(session)
+        except SessionError as exc:
+            if "is not here" not in exc.message:
+                raise
+            how = f"for a new one of that name: kit = Kit(); kit.name = {str(session)[:200]!r}"
+            raise SessionError(f"{exc.message}; {how}") from None
 
     def _adopt(self, given: Mapping[str, Any]) -> None:
         """Go on as the session was left: its model, agent and thinking level, unless others were given."""

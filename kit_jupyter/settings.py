@@ -160,6 +160,9 @@ class Settings(Configurable):
         known = self.trait_names(config=True)
         for name in values:
             if name not in known:
+                if name in {f.name for f in fields(PromptOptions)}:
+                    how = f"kit.prompt(text, options=PromptOptions({name}=...))"
+                    raise UsageError(f"{name!r} is no setting of a Kit, but an option of a prompt: {how}")
                 near = difflib.get_close_matches(name, known, n=1)
                 hint = f"; did you mean {near[0]!r}?" if near else f"; known: {', '.join(sorted(known))}"
                 raise UsageError(f"unknown setting {name!r}{hint}")
@@ -171,6 +174,14 @@ class Settings(Configurable):
             for name, value in before.items():
                 setattr(self, name, value)
             raise UsageError(str(exc)) from exc
+
+    def __repr__(self) -> str:
+        set_here = {
+            name: value
+            for name, trait in sorted(self.traits(config=True).items())
+            if (value := getattr(self, name)) != trait.default()
+        }
+        return f"<Settings {', '.join(f'{k}={v!r}' for k, v in set_here.items()) or 'all by default'}>"
 
     def options(self, prompt: PromptOptions | None = None) -> TurnOptions:
         """Freeze what one turn goes by."""

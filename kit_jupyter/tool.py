@@ -194,6 +194,9 @@ class Toolbox(Mapping[str, Tool]):
         """What the model is told, in order."""
         return tuple(item.spec for item in self._tools.values())
 
+    def __repr__(self) -> str:
+        return f"<Toolbox: {', '.join(self._tools) or 'empty'}>"
+
 
 # ---------------------------------------------------------------- tools made of functions
 

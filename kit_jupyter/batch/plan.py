@@ -200,6 +200,12 @@ def asks_of(plan: Plan) -> Iterator[Ask]:
                 record = row if isinstance(row, Mapping) else {"text": row, "row": row}
                 if filled is None:
                     filled = Template(template, plan.rows.columns or [str(k) for k in record])
+                    if not filled.columns:
+                        marks = ", ".join(f"{{{name}}}" for name in plan.rows.columns or ()) or "{text}"
+                        raise UsageError(
+                            f"the template has no mark, so every row would ask the same; put one in: {marks} "
+                            "(or give a function of the row)"
+                        )
                 for name in filled.columns:
                     if name not in record:
                         raise KeyError(f"the row has no {name!r}")
