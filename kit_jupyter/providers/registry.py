@@ -825,12 +825,19 @@ def key_source(provider: str, environ: Mapping[str, str] | None = None) -> str:
     return found.source or ("not needed" if row is None or not row.needs_key else "none")
 
 
+def _address_shown(row: Row) -> str:
+    """Where the service's address comes from: its variable where people must or mostly do set it."""
+    if row.url_env:
+        return f"`{row.url_env[0]}`"
+    return "`KIT_OPENAI_COMPATIBLE_BASE_URL`" if row.name == "openai-compatible" else "fixed"
+
+
 def provider_table() -> str:
     """The providers as a Markdown table, for the README."""
     lines = ["| Name | Service | Wire | Key | Address |", "|---|---|---|---|---|"]
     lines += [
         f"| `{row.name}/` | {row.title} | {row.wire} | {', '.join(f'`{n}`' for n in row.key_env[:2])}"
-        f"{'' if row.needs_key else ' (optional)'} | {f'`{row.url_env[0]}`' if row.url_env else 'fixed'} |"
+        f"{'' if row.needs_key else ' (optional)'} | {_address_shown(row)} |"
         for row in ROWS
     ]
     lines.append("| `local/` | Built-in local model | openai-chat | none | none |")
