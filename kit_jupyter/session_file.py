@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import importlib
 import json
+import math
 import os
 import time
 from collections.abc import Iterator
@@ -25,6 +26,7 @@ __all__ = ["VERSION", "SessionFile"]
 
 VERSION = 1
 _BLOCK = 64 * 1024
+LOOK_SECONDS = 0.02  # writes that follow each other this closely look once whether the file was removed
 
 
 class SessionFile:
@@ -39,6 +41,7 @@ class SessionFile:
         self._size = 0  # nobody else writes while we do
         self._synced = -1  # as much of it is on the disk for sure
         self._synced_at = 0.0
+        self._looked_at = -math.inf  # when its name was last seen to lead to it
 
     @property
     def lock_path(self) -> Path:
@@ -105,8 +108,10 @@ class SessionFile:
                 offset = start + len(block)
                 for piece in reversed(pieces[1:]):
                     offset -= len(piece)
-                    line = b"".join((piece, *reversed(later)))
-                    later = []
+                    line = piece
+                    if later:
+                        line = b"".join((piece, *reversed(later)))
+                        later = []
                     if line:
                         yield offset, line, complete
                     complete = True
@@ -260,6 +265,12 @@ class SessionFile:
 
     def _is_gone(self) -> bool:
         assert self._fd is not None
+        moment = time.monotonic()
+        # A look at the name costs as much as the write. What is written in between is held by the descriptor,
+        # and brought back at the next look; bytes that were cut off are seen at once.
+        if moment - self._looked_at < LOOK_SECONDS and os.lseek(self._fd, 0, os.SEEK_END) == self._size:
+            return False
+        self._looked_at = moment
         try:
             found = os.stat(self.path)
         except (FileNotFoundError, NotADirectoryError):
@@ -301,10 +312,12 @@ class SessionFile:
 
     def is_due(self, within_seconds: float) -> bool:
         """True when `sync` has something to do that it did not do within this time."""
+        self._looked_at = -math.inf  # the end of a stretch of writes: the next one looks again
         return self._size != self._synced and time.monotonic() - self._synced_at >= within_seconds
 
     def sync(self) -> None:
         """Wait until the disk has it."""
+        self._looked_at = -math.inf
         if self._fd is not None and self._owner == os.getpid() and self._size != self._synced:
             size = self._size
             try:

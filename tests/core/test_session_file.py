@@ -213,3 +213,29 @@ async def test_a_turn_whose_disk_does_not_sync_ends_with_that_error(
 
     assert str(await kit.prompt("again")) == "two"
     assert words_of(kit.session.path) == ["hi", "one", "again", "two"]
+
+
+def test_writes_that_follow_each_other_closely_look_once_at_the_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A removal in between is seen after the stretch, and all of it comes back; a cut is seen at once."""
+    monkeypatch.setattr(session_file, "LOOK_SECONDS", 1e9)
+    session = Session.create(tmp_path)
+    session.append(said("one"))
+    session.append(said("two"))
+    path = session.path
+    assert path is not None
+    path.unlink()
+    session.append(said("three"))
+    assert not path.exists()
+    session.sync()
+
+    session.append(said("four"))
+
+    assert words_of(path) == ["one", "two", "three", "four"]
+    assert len([text for text in session.warnings if "had been removed" in text]) == 1
+    session.append(said("five"))
+    os.truncate(path, 5)
+    with pytest.raises(SessionError, match="was cut off"):
+        session.append(said("six"))
+    session.close()
