@@ -221,11 +221,30 @@ class TurnModel:
 
     def take(self, event: ev.Event) -> None:
         """Take one event of this turn."""
+        if type(event) is ev.MessageUpdate and type(event.delta) is TextDelta and self._took_text(event):
+            return
         with self.lock:
             urgent = self._take(event)
             touched = tuple(self._touched.values())
             self._touched.clear()
         self._changed(touched, urgent=urgent)
+
+    def _took_text(self, event: ev.MessageUpdate) -> bool:
+        """The short way of nearly all events: more text of a part that is there; False when it is not that."""
+        delta = event.delta
+        assert isinstance(delta, TextDelta)
+        with self.lock:
+            item = self._parts.get((event.message_id, delta.index))
+            grown = item.streams.get("text") if item is not None and item.facts["kind"] == "text" else None
+            if item is None or grown is None or self._touched:
+                return False
+            if not grown.add(delta.text):
+                return True
+            listeners = tuple(self._listeners)
+        touched = (item,)
+        for fn in listeners:
+            fn(self, touched, False)
+        return True
 
     def _take(self, event: ev.Event) -> bool:
         match event:

@@ -171,6 +171,10 @@ class ChatView(anywidget.AnyWidget):
         self.set_bar(note=note)
 
     def _changed(self, turn: TurnModel, items: tuple[Item, ...], urgent: bool) -> None:
+        # The short way of most deltas: what is noted already goes out with the frame that is on its way, for a frame
+        # reads the texts after it took the notes.
+        if not urgent and len(items) == 1 and items[0].id in self._touched:
+            return
         with self._lock_out:
             if self._closed:
                 return

@@ -120,11 +120,11 @@ def stream(it: Kernel) -> None:
         total, frames = _sent(said)
         row(f"12 {size // 1000} kB burst: bytes ÷ text", f"{total / size:.3f} in {frames} frames", f"≤ {most}")
         row(f"12d {size // 1000} kB burst: kernel CPU a chunk", f"{cpu / (size // 20) * 1e6:.0f} µs", "flat")
-    it.script("[x for i in range(5000) for x in (text('words and more, yes '), delay(0.001))]")
+    it.script("[x for i in range(5000) for x in (text('words and more, yes ', chunks=1), delay(0.001))]")
     said = it.ok("%%kit\ngo", timeout=120)
     total, frames = _sent(said)
     row("12c 100 kB at 1 ms a chunk: bytes ÷ text", f"{total / 100_000:.2f} in {frames} frames", "≤ 1.4")
-    it.script("[x for i in range(400) for x in (text('word '), delay(0.005))]")
+    it.script("[x for i in range(400) for x in (text('word ', chunks=1), delay(0.005))]")
     cpu = it.value(CPU)
     it.ok("%%kit\ngo")
     cpu = it.value(CPU) - cpu
