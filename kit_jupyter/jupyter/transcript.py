@@ -18,6 +18,7 @@ from typing import Any
 
 __all__ = ["bundle", "fitted", "harmless", "to_markdown", "to_plain"]
 
+REASON = 100  # characters of a denial beside its call
 LINES = 20
 #: Characters that stay of a text which is shortened to make a turn fit into the file.
 SHORT = 2000
@@ -208,8 +209,18 @@ def _pictures(item: dict[str, Any]) -> list[str]:
 
 def _status(item: dict[str, Any]) -> str:
     status = str(item.get("status", "done"))
-    reason = (item.get("answer") or {}).get("reason") if status == "denied" else ""
+    reason = _short_reason(item) if status == "denied" else ""
     return f"({status}: {_html(reason)})" if reason else f"({'failed' if status == 'error' else status})"
+
+
+def _short_reason(item: dict[str, Any]) -> str:
+    """Why a call was denied, where that says more than the word and is not told at length by the result."""
+    reason = str((item.get("answer") or {}).get("reason") or "").strip()
+    if reason == "denied":
+        return ""
+    if len(reason) > REASON and reason[:REASON] in str(item.get("result") or ""):
+        return ""
+    return reason if len(reason) <= REASON else reason[: REASON - 1] + "…"
 
 
 def _arguments(item: dict[str, Any]) -> str:
@@ -239,7 +250,7 @@ def _quote(text: str) -> str:
 
 
 def _told(item: dict[str, Any]) -> str:
-    reason = (item.get("answer") or {}).get("reason")
+    reason = _short_reason(item)
     return f"({item['status']}: {reason})" if reason else f"({item['status']})"
 
 

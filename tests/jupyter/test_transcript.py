@@ -134,3 +134,22 @@ def test_a_picture_over_two_lines_is_none() -> None:
     """Bad input: the words of a remote picture may go on in the next line."""
     assert "![" not in harmless("![a\nb](https://evil.test/p.png)")
     assert harmless("![a](data:image/png;base64,aGk=)") == "![a](data:image/png;base64,aGk=)"
+
+
+@pytest.mark.parametrize(
+    ("reason", "result", "words"),
+    [
+        ("denied", "denied", "(denied)"),
+        ("not today", "the user said no: not today", "(denied: not today)"),
+        ("area needs a person's approval. " * 9, "area needs a person's approval. " * 9, "(denied)"),
+    ],
+)
+def test_a_denial_is_told_once(reason: str, result: str, words: str) -> None:
+    """Not the word twice, and not a long reason both beside the call and in its body."""
+    item = {"kind": "tool", "name": "area", "status": "denied", "answer": {"reason": reason}, "result": result}
+
+    markdown, plain = to_markdown({"items": [item]}), to_plain({"items": [item]})
+
+    assert words in markdown.partition("</summary>")[0]
+    assert words in plain
+    assert result.strip() in markdown
