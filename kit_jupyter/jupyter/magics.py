@@ -30,7 +30,7 @@ from kit_jupyter.jupyter.context import Attached, Attachments, Marks, error_text
 from kit_jupyter.jupyter.display import publish
 from kit_jupyter.jupyter.failures import causes, shortened
 from kit_jupyter.jupyter.notebook import Notebook, Run
-from kit_jupyter.jupyter.shell import current_parent
+from kit_jupyter.jupyter.shell import current_parent, is_kernel
 from kit_jupyter.kit import Kit
 from kit_jupyter.messages import TextPart
 from kit_jupyter.settings import PromptOptions
@@ -159,7 +159,6 @@ class KitMagics(Magics):
         kit = kit if kit is not None else self.nb.kit(getattr(asked, "session", None))
         parent = current_parent(self.shell)
         cell = self.nb.finder.find(self.shell, parent, text) if mode == "prompt" and not asked.append else None
-        self.nb.last_error = None
         asked.text = text
         run = self.nb.begin(
             kit,
@@ -699,8 +698,19 @@ class KitMagics(Magics):
         if name.strip():
             self.nb.config.check_turn(kit, PromptOptions(model=name.strip()))
             kit.model = name.strip()
+            self._warn_of_key(name.strip())
         why = f" ({kit.model_reason})" if getattr(kit, "model_reason", "") else ""
         print((kit.model or "chosen at the first prompt") + why)
+
+    @staticmethod
+    def _warn_of_key(name: str) -> None:
+        """Say at once that a model's key is not set; the first prompt would fail for it."""
+        from kit_jupyter.shelf import registry
+
+        provider = name.partition("/")[0]
+        row = next((one for one in registry().rows() if one.name == provider and one.key_env), None)
+        if row is not None and registry().key_source(provider) == "none":
+            print(f"{provider} has no key here yet: set {row.key_env[0]}, or call kit.login({provider!r})")
 
     @magic_arguments()
     @line_magic
@@ -769,6 +779,9 @@ class KitMagics(Magics):
             return
         if asked.side:
             print("no page of the Lab extension shows this notebook; the panel is here instead")
+        if not is_kernel(self.shell):
+            print("the panel needs a notebook; in a terminal, talk with %kit, and look with %kit_show")
+            return
         panel, mine = open_panel(self.nb), self.nb.kit()
         if panel.kit is not mine:
             panel.follow(mine)

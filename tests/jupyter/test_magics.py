@@ -130,6 +130,7 @@ def test_a_failed_turn_fails_its_cell_with_one_line(nb: Kernel) -> None:
     assert "\n" not in line
     assert "no such model" in nb.ok("%kit_show --error").stream
     nb.ok("%%kit\nhi", cell_id="good")
+    assert "no such model" in nb.ok("%kit_show --error").stream, "the last failure, also after a success"
 
 
 def test_no_raise_prints_the_failure(nb: Kernel) -> None:
@@ -375,6 +376,15 @@ def test_an_id_of_the_tree_is_taken_and_a_follow_up_has_its_header(nb: Kernel) -
     assert nb.value("[m.role for m in kit.messages]") == ["user", "assistant"]
     assert "kit is the fork now" in said
     assert f"%kit_resume {before}" in said or "in memory" in said
+
+
+def test_a_model_without_its_key_is_told_at_once(nb: Kernel) -> None:
+    """`%kit_model` names the variable to set; before, the first prompt failed."""
+    nb.ok("kit = Kit(session='memory')\nold = os.environ.pop('MISTRAL_API_KEY', None)")
+
+    said = nb.ok("%kit_model mistral/mistral-large-latest").stream
+
+    assert "mistral has no key here yet: set MISTRAL_API_KEY" in said
 
 
 def test_fix_takes_the_real_error(nb: Kernel) -> None:
