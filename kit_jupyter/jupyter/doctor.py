@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from kit_jupyter.errors import KitError
 from kit_jupyter.jupyter import display
 from kit_jupyter.jupyter.config import admin_locks
-from kit_jupyter.jupyter.keymap import listing, overridden
+from kit_jupyter.jupyter.keymap import TERMINAL_LEADER, listing, overridden
 from kit_jupyter.jupyter.shell import is_kernel, probes
 
 if TYPE_CHECKING:
@@ -75,7 +75,9 @@ def _extension() -> str:
 
 def keys(notebook: Notebook | None = None) -> str:
     """What is mapped: the extension's keys after the person's map, those of this kernel, and what is doubtful."""
-    lines: list[str] = []
+    if notebook is not None and not is_kernel(notebook.ip):  # Lab's keys do nothing in a terminal
+        return listing(notebook.lab.keymap, leader=TERMINAL_LEADER.title())
+    lines: list[str] = ["<leader> is Ctrl+; in Lab, unless its settings say another (Settings > kit)"]
     shipped = _shipped()
     if notebook is not None:
         shipped = overridden(shipped, notebook.config.keymap)
@@ -109,6 +111,17 @@ def _shipped() -> list[dict[str, Any]]:
     return [one for folder in folders for path in sorted(folder.glob("schemas/**/*.json")) for one in _bindings(path)]
 
 
+def _as_lab(keys: str) -> str:
+    """Keys as Lab's menus show them.
+
+    Examples
+    --------
+    >>> _as_lab("Accel Shift ;")
+    'Ctrl+Shift+;'
+    """
+    return "+".join("Ctrl" if key == "Accel" else key for key in keys.split())
+
+
 def _bindings(path: Path) -> list[dict[str, Any]]:
     try:
         schema: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
@@ -116,7 +129,11 @@ def _bindings(path: Path) -> list[dict[str, Any]]:
         return []
     mappings = schema.get("properties", {}).get("mappings", {}).get("default", [])
     shortcuts = [
-        {"keys": " ".join(one["keys"]), "command": one["command"], "description": "shortcut of Lab"}
+        {
+            "keys": ", ".join(_as_lab(keys) for keys in one["keys"]),
+            "command": one["command"],
+            "description": "shortcut of Lab",
+        }
         for one in schema.get("jupyter.lab.shortcuts", ())
     ]
     return [*mappings, *shortcuts]
