@@ -143,15 +143,15 @@ def decode_line(line: bytes) -> Entry:
     """
     if line.startswith(b'{"type":"message",'):
         plain = _by_hand().plain_line(line)
+        if plain is None:
+            try:
+                plain = tuple(_line_validator()(line).values())[1:]
+            except ValueError:
+                pass  # fields of tomorrow, or a damaged line: the slower way keeps or names them
         if plain is not None:
-            return Entry("message", plain[0], plain[1], plain[2], {}, plain[3])
-        try:
-            known = _line_validator()(line)
-        except ValueError:
-            pass  # fields of tomorrow, or a damaged line: the slower way keeps or names them
-        else:
             entry = Entry.__new__(Entry)  # read by the hundred before a prompt
-            entry.type, entry.id, entry.parent, entry.time, entry._message = known.values()
+            entry.type = "message"
+            entry.id, entry.parent, entry.time, entry._message = plain
             entry.body = {}
             return entry
     entry = parse_line(line)

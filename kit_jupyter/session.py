@@ -208,23 +208,22 @@ class Session:
     def _read_one(self, parse: Callable[[bytes], Entry] = parse_line) -> Entry | None:
         """One more entry from the end of the file; None at its start."""
         assert self._backwards is not None
-        assert self._file is not None
         for offset, line, complete in self._backwards:
             if offset == 0:
                 break  # the header
             try:
                 return parse(line)
             except Exception as exc:
-                if not complete:
-                    self.warnings.append(
-                        f"{self._file.path.name}: the last line is torn and was left out; nothing acknowledged is lost"
-                    )
-                else:
-                    self.warnings.append(
-                        f"{self._file.path.name}: a line at byte {offset} cannot be read ({exc}), left out"
-                    )
+                self._leave_out(offset, complete, exc)
         self._backwards = None
         return None
+
+    def _leave_out(self, offset: int, complete: bool, exc: Exception) -> None:
+        assert self._file is not None
+        why = f"a line at byte {offset} cannot be read ({exc}), left out"
+        if not complete:
+            why = "the last line is torn and was left out; nothing acknowledged is lost"
+        self.warnings.append(f"{self._file.path.name}: {why}")
 
     def _find_leaf(self) -> None:
         """Read back to the entry that says where the leaf is."""
@@ -256,7 +255,8 @@ class Session:
 
     def _turn_whole(self) -> None:
         self._is_whole = True
-        self._entries = {**dict(reversed(self._entries.items())), **self._fresh}
+        self._entries = dict(reversed(self._entries.items()))
+        self._entries.update(self._fresh)
         self._fresh = {}
 
     def load_typed(self) -> Sequence[Entry]:
@@ -271,12 +271,21 @@ class Session:
         was_enabled = gc.isenabled()
         gc.disable()  # nothing here is garbage; a collection per generation would double the time
         try:
-            while (entry := self._read_one(parse)) is not None:
-                self._entries.setdefault(entry.id, entry)
+            keep = self._entries.setdefault
+            for offset, line, complete in self._backwards or ():  # `_read_one`, without a call for each line
+                if offset == 0:
+                    break  # the header
+                try:
+                    entry = parse(line)
+                except Exception as exc:
+                    self._leave_out(offset, complete, exc)
+                else:
+                    keep(entry.id, entry)
+            self._backwards = None
+            self._turn_whole()
         finally:
             if was_enabled:
                 gc.enable()
-        self._turn_whole()
 
     # -- reading the tree
 
