@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, Final
 
 from kit_jupyter.messages import Message
+from kit_jupyter.records import dataclass
 from kit_jupyter.tool import Tool
 
 __all__ = [

@@ -25,7 +25,7 @@ from __future__ import annotations
 import json
 import threading
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, Protocol, cast
 
 from kit_jupyter.approvers import (
@@ -41,6 +41,7 @@ from kit_jupyter.approvers import (
 )
 from kit_jupyter.errors import UsageError
 from kit_jupyter.messages import now
+from kit_jupyter.records import dataclass
 from kit_jupyter.rules import (
     STRANGERS,
     STRICTNESS,

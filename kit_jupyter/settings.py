@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import field, fields, replace
 from typing import Any, Literal
 
 import traitlets
 from traitlets.config import Configurable
 
 from kit_jupyter.errors import UsageError
+from kit_jupyter.records import dataclass
 
 __all__ = ["PromptOptions", "Settings", "TurnOptions"]
 
