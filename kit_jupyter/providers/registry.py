@@ -562,7 +562,6 @@ def _open_row(
     limits: Any,
     environ: Mapping[str, str],
 ) -> Provider:
-    from kit_jupyter.providers import replay
     from kit_jupyter.providers._wire import Network, WireProvider
     from kit_jupyter.providers.codec import Endpoint
 
@@ -589,7 +588,9 @@ def _open_row(
         proxy=proxy or environ.get(f"{prefix}_PROXY") or environ.get("KIT_PROXY") or config.get("proxy"),
         ca_bundle=ca_bundle or environ.get(f"{prefix}_CA_BUNDLE") or config.get("ca_bundle"),
     )
-    if transport is None:
+    if transport is None and os.environ.get("KIT_REPLAY"):
+        from kit_jupyter.providers import replay
+
         transport = replay.transport_for(network)
     return WireProvider(
         codec_for(row.wire),
