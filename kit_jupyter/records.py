@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 else:
 
     def dataclass(cls: type | None = None, /, **options: Any) -> Any:
-        """As `dataclasses.dataclass`, for frozen classes with slots and a docstring; `kw_only` is the only option.
+        """As `dataclasses.dataclass`, for frozen classes with slots and a docstring; knows `kw_only`, `weakref_slot`.
 
         Examples
         --------
@@ -40,13 +40,12 @@ else:
         """
         if not (options.pop("frozen", False) and options.pop("slots", False)):
             raise TypeError("only for frozen classes with slots; take dataclasses.dataclass for others")
-        kw_only = options.pop("kw_only", False)
-        if options:
-            raise TypeError(f"unknown here: {', '.join(options)}; take dataclasses.dataclass")
-        return _made(cls, kw_only) if cls is not None else lambda cls: _made(cls, kw_only)
+        if unknown := options.keys() - {"kw_only", "weakref_slot"}:
+            raise TypeError(f"unknown here: {', '.join(unknown)}; take dataclasses.dataclass")
+        return _made(cls, options) if cls is not None else lambda cls: _made(cls, options)
 
 
-def _made(cls: type, kw_only: bool) -> type:
+def _made(cls: type, options: dict[str, Any]) -> type:
     said = cls.__dict__
     named_hash = said.get("__hash__", dataclasses.MISSING)
     makes_hash = named_hash is dataclasses.MISSING or (named_hash is None and "__eq__" in said)
@@ -56,7 +55,7 @@ def _made(cls: type, kw_only: bool) -> type:
     for params in frozen:
         params.frozen = False
     try:
-        made: Any = dataclasses.dataclass(init=False, repr=False, eq=False, slots=True, kw_only=kw_only)(cls)
+        made: Any = dataclasses.dataclass(init=False, repr=False, eq=False, slots=True, **options)(cls)
     finally:
         for params in frozen:
             params.frozen = True
