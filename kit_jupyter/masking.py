@@ -57,6 +57,8 @@ _STRONG = re.compile(
     r"(?i)api_?key|secret|passw|passphrase|(access|private|signing|session|encryption)_?key|_token|_pat$"
 )
 MIN_LENGTH = 6
+WORD_LENGTH = 300  # as far back a word is looked for that must not be cut
+_WORD_AT_END = re.compile(r"\S+\Z")
 _BORING = re.compile(
     r"(?i)true|false|none|null|yes|no|on|off|enabled|disabled|\d{1,8}|default|changeme|secret|password"
 )
@@ -196,7 +198,8 @@ class Masker:
 
     def held(self, text: str) -> int:
         """How many characters at the end of `text` may begin a secret: to be shown only with what follows them."""
-        if self._pattern() is None:
+        known = self._pattern()
+        if known is None:
             return 0
         longest = 0
         for form in self._labels:
@@ -204,7 +207,16 @@ class Masker:
                 if text.endswith(form[:n]):
                     longest = n
                     break
-        return longest
+        if not longest:
+            return 0
+        # What is shown must not end within a word or a whole secret: cut in two, neither would be known again.
+        cut = len(text) - longest
+        word = _WORD_AT_END.search(text, max(0, cut - WORD_LENGTH), cut)
+        cut = word.start() if word is not None else cut
+        for match in known.finditer(text):
+            if match.start() < cut < match.end():
+                cut = match.start()
+        return len(text) - cut
 
     def mask(self, text: str) -> str:
         """`text` with each secret as ``[masked …]``."""
