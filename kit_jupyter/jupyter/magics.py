@@ -613,7 +613,10 @@ class KitMagics(Magics):
             raise UsageError(f"cell {asked.cell} has not failed in this kernel")
         if cell is None:
             raise UsageError("no cell has failed in this kernel")
-        text = wish.strip() or "This cell failed. Say why in one or two sentences, and give the corrected cell."
+        text = (
+            wish.strip()
+            or "A cell failed, and its error is attached. Say why in one or two sentences, and give the corrected cell."
+        )
         attached = Attached(
             mark="Err", kind="error", parts=(TextPart(f'<attached mark="@Err">\n{error_text(cell)}\n</attached>'),)
         )
