@@ -12,12 +12,11 @@ import json
 import threading
 import types
 from collections.abc import Callable, Mapping
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol, cast
 
 from kit_jupyter.errors import UsageError
 from kit_jupyter.loop import current_desk
-from kit_jupyter.records import dataclass
 from kit_jupyter.usercall import UserCall
 
 __all__ = [

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from kit_jupyter.messages import (
     Assistant,
@@ -29,7 +30,6 @@ from kit_jupyter.messages import (
     User,
     text_of,
 )
-from kit_jupyter.records import dataclass
 from kit_jupyter.session import Entry, Session
 
 __all__ = [

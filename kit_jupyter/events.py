@@ -27,13 +27,12 @@ import time
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import AbstractContextManager
-from dataclasses import field
+from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Any, ClassVar, cast
 
 from kit_jupyter.errors import UsageError
 from kit_jupyter.messages import Assistant, Message, ModelDelta, Part, ServerPart, Tokens, Usage
-from kit_jupyter.records import dataclass
 
 __all__ = ["EVENT_TYPES", "Event", "EventBus", "Subscription"]  # and every record below, see EVENT_TYPES
 

@@ -27,7 +27,7 @@ import inspect
 import threading
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
 from kit_jupyter.chain import Chains, Handler, as_guest, current_guest, name_of, told, type_of
@@ -48,7 +48,6 @@ from kit_jupyter.hooks import (
 from kit_jupyter.installed import ENTRY_POINT_GROUP, Installed, list_installed
 from kit_jupyter.loop import engine
 from kit_jupyter.permissions import Approval
-from kit_jupyter.records import dataclass
 from kit_jupyter.tool import Tool, as_tool
 from kit_jupyter.trifecta import UNNAMED, Contribution, Report, tree, walk
 

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 from kit_jupyter.messages import Message
-from kit_jupyter.records import dataclass
 from kit_jupyter.tool import Tool
 
 __all__ = [

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from contextvars import ContextVar
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
 from kit_jupyter import events as ev
@@ -15,7 +15,6 @@ from kit_jupyter.messages import Message, ModelRef, Part, Tokens, ToolCallPart, 
 from kit_jupyter.permissions import Approver, Policy
 from kit_jupyter.prompt import PromptMessage, from_branch
 from kit_jupyter.provider import ModelRequest, Provider
-from kit_jupyter.records import dataclass
 from kit_jupyter.session import Session
 from kit_jupyter.settings import TurnOptions
 from kit_jupyter.tool import Toolbox, ToolOutcome

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any, Final
 
 from kit_jupyter.errors import ExtensionError
-from kit_jupyter.records import dataclass
 
 __all__ = ["ENTRY_POINT_GROUP", "Installed", "list_installed"]
 

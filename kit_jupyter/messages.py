@@ -17,12 +17,11 @@ import base64
 import secrets
 import time as _time
 from collections.abc import Mapping
-from dataclasses import field
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Annotated, Any, Literal, Self, get_args
 
 from kit_jupyter.errors import UsageError
-from kit_jupyter.records import dataclass
 
 __all__ = [
     "Assistant",

@@ -25,7 +25,7 @@ from __future__ import annotations
 import json
 import threading
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any, Protocol, cast
 
 from kit_jupyter.approvers import (
@@ -41,7 +41,6 @@ from kit_jupyter.approvers import (
 )
 from kit_jupyter.errors import UsageError
 from kit_jupyter.messages import now
-from kit_jupyter.records import dataclass
 from kit_jupyter.rules import (
     STRANGERS,
     STRICTNESS,

@@ -17,7 +17,7 @@ import base64
 import re
 import weakref
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from kit_jupyter.errors import UsageError
@@ -33,7 +33,6 @@ from kit_jupyter.messages import (
     User,
     new_id,
 )
-from kit_jupyter.records import dataclass
 
 __all__ = [
     "Kept",

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextvars import ContextVar
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol, runtime_checkable
 
 from kit_jupyter.messages import ModelDelta, ModelRef, ToolSpec
 from kit_jupyter.prompt import PromptMessage
-from kit_jupyter.records import dataclass
 
 __all__ = ["ModelInfo", "ModelRequest", "Provider", "RetryNotice", "asking_cell", "retry_listener", "status_listener"]
 

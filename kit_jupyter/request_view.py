@@ -5,11 +5,11 @@ from __future__ import annotations
 import html
 import json
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 from kit_jupyter.messages import MediaPart, ToolCallPart, ToolSpec
 from kit_jupyter.prompt import PromptMessage, PromptPart, ToolResultPart
-from kit_jupyter.records import dataclass
 
 __all__ = ["RequestRow", "RequestView", "SentRequest"]
 

@@ -14,12 +14,12 @@ import re
 import tempfile
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, Literal, Protocol, runtime_checkable
 
 from kit_jupyter.errors import UsageError
-from kit_jupyter.records import dataclass
 from kit_jupyter.tool import ToolContext
 
 __all__ = [

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Mapping
-from dataclasses import field, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import Any, Literal
 
 import traitlets
 from traitlets.config import Configurable
 
 from kit_jupyter.errors import UsageError
-from kit_jupyter.records import dataclass
 
 __all__ = ["PromptOptions", "Settings", "TurnOptions"]
 

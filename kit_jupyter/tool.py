@@ -14,13 +14,12 @@ import functools
 import inspect
 import re
 from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Mapping
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol, TypeVar, cast, overload, runtime_checkable
 
 from kit_jupyter.errors import BadArguments, UsageError
 from kit_jupyter.messages import Part, TextPart, ToolSpec, text_of
 from kit_jupyter.printed import Sink, catch_prints
-from kit_jupyter.records import dataclass
 from kit_jupyter.tool_schema import Signature, parse_arguments, signature_of
 from kit_jupyter.tool_value import describe_error, parts_of
 from kit_jupyter.trifecta import Legs

@@ -12,10 +12,10 @@ import json
 import types
 import warnings
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, Union, get_args, get_origin
 
 from kit_jupyter.errors import BadArguments, UsageError
-from kit_jupyter.records import dataclass
 
 if TYPE_CHECKING:
     from pydantic import BaseModel

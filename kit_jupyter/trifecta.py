@@ -20,12 +20,11 @@ from __future__ import annotations
 
 import html
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import accumulate
 from typing import Any, Final, Literal, Protocol
 
 from kit_jupyter.errors import UsageError
-from kit_jupyter.records import dataclass
 
 __all__ = ["ALL_LEGS", "Change", "Contribution", "Legs", "Node", "Report", "Source", "closes_triangle", "tree", "walk"]
 

@@ -3,21 +3,16 @@
 from __future__ import annotations
 
 import json
-import sys
 import weakref
 from collections.abc import Callable, Hashable, Mapping
 from functools import partial
 from typing import Any
 
+from pydantic_core import from_json
+
 from kit_jupyter.prompt import PromptMessage
 
 __all__ = ["Pieces", "dumps", "loads"]
-
-#: Texts that the standard parser reads before `pydantic_core` is imported for its faster one: 20 ms, 4 MB.
-PATIENCE = 400
-
-_fast: Callable[[str | bytes], Any] | None = None
-_read = 0
 
 
 def dumps(value: Any) -> bytes:
@@ -42,35 +37,11 @@ def loads(data: str | bytes) -> Any:
         If it is not JSON.
     """
     try:
-        return _fast(data) if _fast is not None else _first(data)
+        # The parser in pydantic_core takes 1 µs for a chunk of a stream, json 2.6 (counted with both in one run).
+        return from_json(data, cache_strings="keys")
     except (ValueError, TypeError):
-        # Stricter than services are: raw bytes outside UTF-8, half surrogate pairs.
+        # It is stricter than services are: raw bytes outside UTF-8, half surrogate pairs.
         return _mended(json.loads(data.decode("utf-8", "replace") if isinstance(data, bytes) else data))
-
-
-def _first(data: str | bytes) -> Any:
-    """As `pydantic_core` reads it. A first short answer does without that library; a long one is worth its import."""
-    global _fast, _read
-    _read += 1
-    if _read > PATIENCE or "pydantic_core" in sys.modules:
-        from pydantic_core import from_json
-
-        # It takes 1 µs for a chunk of a stream, json 2.6 (counted with both in one run).
-        _fast = partial(from_json, cache_strings="keys")
-        return _fast(data)
-    text = data.decode("utf-8") if isinstance(data, bytes) else data
-    value = json.loads(text)
-    return _mended(value) if "\\ud" in text.lower() or not _is_whole(text) else value
-
-
-def _is_whole(text: str) -> bool:
-    """False for text that holds half a surrogate pair."""
-    if not text.isascii():
-        try:
-            text.encode()
-        except UnicodeEncodeError:
-            return False
-    return True
 
 
 def _mended(value: Any) -> Any:

@@ -18,13 +18,12 @@ for a refused answer, `said_in_stream` for an error inside a 200 answer, `cut`, 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
 
 from kit_jupyter.errors import ProviderError
 from kit_jupyter.messages import ModelDelta
 from kit_jupyter.provider import ModelRequest
-from kit_jupyter.records import dataclass
 
 __all__ = ["Codec", "Decoder", "Endpoint", "HttpCall", "ServerEvent"]
 

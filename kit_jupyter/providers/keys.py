@@ -21,13 +21,12 @@ import re
 import stat
 import tempfile
 from collections.abc import Iterable, Mapping
-from dataclasses import field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from kit_jupyter.errors import UsageError
 from kit_jupyter.masking import masker
-from kit_jupyter.records import dataclass
 
 __all__ = ["Key", "config_file", "find_key", "login", "logout", "mask", "provider_config", "remember"]
 

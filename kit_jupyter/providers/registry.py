@@ -23,7 +23,7 @@ import json
 import os
 import re
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import Any, cast
 from urllib.parse import parse_qsl, urlsplit
 
@@ -32,7 +32,6 @@ from kit_jupyter.messages import ModelRef
 from kit_jupyter.provider import ModelInfo, Provider
 from kit_jupyter.providers import keys
 from kit_jupyter.providers._models import info_of
-from kit_jupyter.records import dataclass
 
 __all__ = [
     "Choice",
