@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 from pathlib import Path
 from typing import Any
 
@@ -96,11 +98,13 @@ def test_a_kernel_that_is_killed_in_mid_turn(tmp_path: Path) -> None:
     env = {"XDG_DATA_HOME": str(tmp_path), "IPYTHONDIR": str(tmp_path / "ip")}
     with kernel(env) as nb:
         nb.ok("def look() -> str:\n    'L.'\n    return 'seen it'")
+        pid = nb.value("__import__('os').getpid()")
         steps = "[text('Let me look.'), tool_call('look')], [text('half an '), delay(60), text('answer')]"
         nb.ok(f"kit = Kit(provider=ScriptedProvider({steps}), tools=[look], permissions='auto')")
         msg = nb.send("%%kit\nthe question", cell_id="killed")
         nb.pump(lambda: "half an" in nb.text_in_frames(msg))
         valid(Said({}, nb.mine(msg), 0))  # saved just now, with the live view in it
+        os.kill(pid, signal.SIGKILL)  # a restart alone would interrupt the turn first, which may then end in order
         nb.manager.restart_kernel(now=True)
         nb.client.wait_for_ready(timeout=60)
         nb.ok("%load_ext kit_jupyter\nfrom kit_jupyter import Kit\nfrom kit_jupyter.testing import *")
