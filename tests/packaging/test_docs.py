@@ -61,7 +61,7 @@ def test_the_page_on_structured_answers_runs(tmp_path: Path) -> None:
 def test_the_pages_name_what_there_is() -> None:
     """Every magic, setting of the environment, command and option that a page names is in the code."""
     code = "\n".join(path.read_text() for path in (ROOT / "kit_jupyter").rglob("*.py"))
-    others = {"--execute", "--nbval", "--nbval-current-env"}  # of other tools
+    others = {"--execute", "--nbval", "--nbval-current-env", "--cwd"}  # of other tools
     others |= {"--to", "--template", "--headless", "--no-pdf-header-footer", "--print-to-pdf"}
     unknown = []
     for page in (ROOT / "README.md", *DOCS.rglob("*.md")):
