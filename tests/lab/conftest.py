@@ -277,7 +277,10 @@ class Page:
 
 @pytest.fixture
 def open_page(server: Server, browser: Any) -> Iterator[Callable[..., Page]]:
-    """Opens notebooks, each in a browser context of its own; closes them, and ends their kernels."""
+    """Opens notebooks, each in a browser context of its own; closes them, and ends their kernels.
+
+    Settings that a test changed are as shipped again afterwards: the server is that of all tests.
+    """
     contexts: list[Any] = []
 
     def make(name: str, sources: list[str] | None, kind: str = "lab", kernel: str = "python3") -> Page:
@@ -294,3 +297,6 @@ def open_page(server: Server, browser: Any) -> Iterator[Callable[..., Page]]:
         for session in json.loads(answer.read()):
             ending = urllib.request.Request(f"{server.url}/api/sessions/{session['id']}", method="DELETE")
             urllib.request.urlopen(ending).close()
+    for folder in ("kit-jupyter", "@jupyterlab/completer-extension"):
+        for path in (server.folder / "settings" / folder).glob("*.jupyterlab-settings"):
+            path.unlink()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -10,14 +10,6 @@ import pytest
 pytestmark = pytest.mark.timeout(300)  # a browser on a busy machine
 
 SETTING = "@jupyterlab/completer-extension:inline-completer"
-
-
-@pytest.fixture(autouse=True)
-def plain_settings(server: Any) -> Iterator[None]:
-    """Each test begins and ends with the settings as shipped."""
-    yield
-    for path in (server.folder / "settings" / "@jupyterlab" / "completer-extension").glob("*.jupyterlab-settings"):
-        path.unlink()
 
 
 def switched_on(p: Any, **more: Any) -> None:

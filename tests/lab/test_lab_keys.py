@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -21,14 +21,6 @@ def settings_of(p: Any, **values: Any) -> None:
         values,
     )
     (p.server.folder / SETTINGS).mkdir(parents=True, exist_ok=True)
-
-
-@pytest.fixture(autouse=True)
-def plain_settings(server: Any) -> Iterator[None]:
-    """Each test begins and ends with the settings as shipped."""
-    yield
-    for path in (server.folder / SETTINGS).glob("*.jupyterlab-settings"):
-        path.unlink()
 
 
 @pytest.mark.parametrize("kind", ["lab", "notebook"])
