@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextvars
 import copy
 import threading
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -73,18 +74,20 @@ class Handler:
     stuck: threading.Event | None = None
 
 
-class Chains:
+class Chains(ABC):
     """All chained hooks of one Kit; the base of `ExtensionHost`, which says who is told what went wrong."""
 
     def __init__(self) -> None:
         self._handlers: dict[str, list[Handler]] = {name: [] for name in CHAINED}
         self._last: tuple[tuple[PromptMessage, ...], tuple[PromptMessage, ...]] = ((), ())
 
+    @abstractmethod
     def _report(self, owner: str, hook: str, exc: BaseException | str) -> ExtensionError:
-        raise NotImplementedError
+        """Tell of a handler's fault; the error that says it."""
 
+    @abstractmethod
     def _warn(self, message: str, source: str) -> None:
-        raise NotImplementedError
+        """Tell of something doubtful."""
 
     def _add_handler(self, name: str, handler: Handler) -> Callable[[], None]:
         """Add a handler; returns what takes it away again.

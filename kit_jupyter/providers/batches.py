@@ -21,6 +21,7 @@ from __future__ import annotations
 
 import re
 import secrets
+from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
@@ -72,7 +73,7 @@ class Packed:
     url: str
 
 
-class BatchService:
+class BatchService(ABC):
     """One provider's batch API; see the module's text.
 
     Attributes
@@ -112,8 +113,9 @@ class BatchService:
         """Deltas of one answer, `Finished` included; a `ProviderError` when the body holds an error."""
         return self.provider.codec.decoder(request, self.provider.endpoint_for(request)).whole(body)
 
+    @abstractmethod
     def _line(self, custom_id: str, body: dict[str, Any], url: str) -> Any:
-        raise NotImplementedError
+        """The request as one entry of a batch."""
 
     def _refused(self, status: int | None, body: Any, request: ModelRequest) -> ProviderError:
         endpoint = self.provider.endpoint_for(request)
@@ -130,25 +132,25 @@ class BatchService:
 
     # -- a whole batch
 
+    @abstractmethod
     async def submit(self, packed: Sequence[Packed], name: str, request: ModelRequest) -> str:
         """Send a batch; its id. `name` is ours, for `find`."""
-        raise NotImplementedError
 
+    @abstractmethod
     async def find(self, name: str, size: int, since: float, known: frozenset[str], request: ModelRequest) -> str:
         """Id of the batch that was sent under this name at that time; empty when there is none."""
-        raise NotImplementedError
 
+    @abstractmethod
     async def look(self, batch_id: str, request: ModelRequest) -> BatchState:
         """How far it is."""
-        raise NotImplementedError
 
+    @abstractmethod
     def results(self, batch_id: str, request: ModelRequest) -> AsyncIterator[tuple[str, bytes | ProviderError]]:
         """What came of each request of a batch that is done: its answer's body, or why there is none."""
-        raise NotImplementedError
 
+    @abstractmethod
     async def cancel(self, batch_id: str, request: ModelRequest) -> None:
         """Stop a batch; what it has answered by then can still be fetched, and is paid for."""
-        raise NotImplementedError
 
     # -- calls
 
@@ -171,9 +173,9 @@ class BatchService:
             url=address, headers=headers, body=body or b"", method="GET" if body is None else "POST", stream=False
         )
 
+    @abstractmethod
     def _address(self, url: str, like: ModelRequest) -> str:
         """The API's root, from the address of a prompt."""
-        raise NotImplementedError
 
     async def _json(self, call: HttpCall, request: ModelRequest, *, is_safe: bool = True) -> dict[str, Any]:
         data = b"".join([piece async for piece in self.provider.fetch(call, request, is_safe=is_safe)])
