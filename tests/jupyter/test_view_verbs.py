@@ -171,6 +171,7 @@ def test_the_gauge_tells_how_full_the_window_is(nb: Kernel) -> None:
     nb.ok("session = kit.session; kit.clear_conversation_sync()")
     nb.pump(lambda: bar(nb, comm)["gauge"]["tokens"] == 0)
     nb.ok("kit.resume_sync(session); kit.branch_sync(session.entries[-2].id)")
+    nb.pump(lambda: bar(nb, comm)["gauge"] == {"tokens": 250, "window": 1000})
 
 
 def test_the_picker_offers_what_can_be_had(tmp_path: Path) -> None:
