@@ -29,7 +29,7 @@ from kit_jupyter.checkpoints import Checkpoints
 from kit_jupyter.errors import BadArguments, ToolError
 from kit_jupyter.masking import shortened
 from kit_jupyter.messages import MediaPart, Part, TextPart
-from kit_jupyter.permissions import Access, Need
+from kit_jupyter.permissions import Access
 from kit_jupyter.printed import clip
 from kit_jupyter.tool import ToolContext, ToolOutcome
 from kit_jupyter.tool_value import media_of
@@ -836,8 +836,3 @@ def file_tools(workspace: Workspace | None = None) -> tuple[EngineTool, ...]:
     """All six over one workspace."""
     shared = workspace if workspace is not None else Workspace()
     return tuple(make(shared) for make in (ReadTool, WriteTool, EditTool, GrepTool, GlobTool, LsTool))
-
-
-def outside_need(action: str, place: Place) -> Need:
-    """What a shell redirection to `place` needs."""
-    return place.need(action, "act" if action == "write" else "look")
