@@ -23,10 +23,10 @@ from kit_jupyter.tools.files import (
     LsTool,
     ReadTool,
     WriteTool,
-    _glob_pattern,
     file_tools,
     replaced,
 )
+from kit_jupyter.tools.files.glob_pattern import glob_pattern
 from kit_jupyter.tools.workspace import Workspace
 
 
@@ -372,7 +372,7 @@ def test_a_glob_cannot_hang_the_kernel(bench, workspace, root, pattern):
 )
 def test_patterns_with_many_wildcards(pattern, path, fits):
     """They fit as short ones do."""
-    assert bool(_glob_pattern(pattern).fullmatch(path)) is fits
+    assert bool(glob_pattern(pattern).fullmatch(path)) is fits
 
 
 def test_too_many_choices_are_refused(bench, workspace):
@@ -429,7 +429,7 @@ def test_grep_is_bounded(bench, workspace, root, monkeypatch, with_rg):
     (root / "evil.txt").write_text("a" * 40 + "!")
     if not with_rg:
         monkeypatch.setattr("shutil.which", lambda name: None)
-        monkeypatch.setattr("kit_jupyter.tools.files.GREP_SECONDS", 1.0)
+        monkeypatch.setattr("kit_jupyter.tools.files.grep.GREP_SECONDS", 1.0)
         assert "stopped after 1 s" in bench.run(GrepTool(workspace), pattern="(a+)+$", path="evil.txt").text
 
     text = bench.run(GrepTool(workspace), pattern="needle", path="many.txt").text
