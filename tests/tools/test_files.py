@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shutil
@@ -240,6 +241,33 @@ def test_the_mode_encoding_and_line_ends_stay(bench, workspace, root):
     assert path.stat().st_mode & 0o777 == 0o755
     assert "+1" in outcome.details["diff"]
     assert list(root.glob(".run.sh*")) == []
+
+
+@pytest.mark.parametrize("encoding", ["utf-16-le", "utf-16-be"])
+def test_a_file_of_two_bytes_a_letter_is_edited_as_text(bench, workspace, root, encoding):
+    """Windows writes such files; they were read as text and edited as bytes, which broke them."""
+    path = root / "windows.txt"
+    path.write_bytes("\ufeffα = 1\r\nb = 2\r\n".encode(encoding))
+    assert "α = 1" in bench.run(ReadTool(workspace), path="windows.txt").text
+
+    bench.run(EditTool(workspace), path="windows.txt", old="α = 1", new="α = 3")
+
+    assert path.read_bytes() == "\ufeffα = 3\r\nb = 2\r\n".encode(encoding)
+
+
+@pytest.mark.parametrize(
+    ("content", "says"),
+    [(b"\x7fELF\0\0a", "is not text; change it with python"), (b"\xff\xfea\0b", "is broken utf-16-le")],
+)
+def test_what_is_no_text_is_not_edited(bench, workspace, root, content, says):
+    """A letter of a binary file may stand anywhere."""
+    (root / "program").write_bytes(content)
+    with contextlib.suppress(ToolError):
+        bench.run(ReadTool(workspace), path="program")
+
+    with pytest.raises(ToolError, match=says):
+        bench.run(EditTool(workspace), path="program", old="a", new="b")
+    assert (root / "program").read_bytes() == content
 
 
 @pytest.mark.parametrize(

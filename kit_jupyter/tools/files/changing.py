@@ -13,7 +13,7 @@ from kit_jupyter.messages import TextPart
 from kit_jupyter.printed import clip
 from kit_jupyter.tool import ToolContext, ToolOutcome
 from kit_jupyter.tools.files.fence import FileTool
-from kit_jupyter.tools.files.reading import MAX_READ_BYTES, decoded
+from kit_jupyter.tools.files.reading import MAX_READ_BYTES, decoded, spelling
 from kit_jupyter.tools.files.replacing import replaced
 from kit_jupyter.tools.workspace import Place, digest_of
 from kit_jupyter.trifecta import Legs
@@ -143,14 +143,17 @@ class EditTool(_ChangeTool):
         raw = await self._old(context, place)
         if raw is None:
             raise ToolError(f"{place.shown} does not exist; use write to make it")
-        encoding = "utf-8-sig" if raw.startswith(b"\xef\xbb\xbf") else "utf-8"
+        spelled = spelling(raw)
+        if spelled is None:
+            raise ToolError(f"{place.shown} is not text; change it with python")
+        mark, encoding = spelled
         try:
-            text = raw.decode(encoding)
-        except UnicodeDecodeError:
-            encoding, text = "latin-1", raw.decode("latin-1")
+            text = raw[len(mark) :].decode(encoding)
+        except UnicodeDecodeError as exc:
+            raise ToolError(f"{place.shown} is broken {encoding} ({exc.reason}); change it with python") from None
         changed, how = replaced(text, old, new, replace_all=replace_all)
         try:
-            encoded = changed.encode(encoding)
+            encoded = mark + changed.encode(encoding)
         except UnicodeEncodeError:
             raise ToolError(f"{place.shown} is {encoding} and cannot hold the new text") from None
         outcome = await self._store(context, place, raw, encoded)

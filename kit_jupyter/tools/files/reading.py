@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import codecs
 import json
 import re
 from typing import ClassVar
@@ -18,7 +19,7 @@ from kit_jupyter.tools.files.listing import LsTool
 from kit_jupyter.tools.workspace import digest_of
 from kit_jupyter.trifecta import Legs
 
-__all__ = ["MAX_READ_BYTES", "ReadTool", "decoded"]
+__all__ = ["MAX_READ_BYTES", "ReadTool", "decoded", "spelling"]
 
 MAX_READ_BYTES = 10_000_000
 MAX_READ_LINES = 2_000
@@ -65,15 +66,27 @@ class ReadTool(FileTool):
         return ToolOutcome.of_text(_numbered(text, max(1, offset), max(1, limit)))
 
 
-def decoded(raw: bytes) -> str | None:
-    if raw.startswith((b"\xff\xfe", b"\xfe\xff")):
-        return raw.decode("utf-16", "replace")
+def spelling(raw: bytes) -> tuple[bytes, str] | None:
+    """The mark a text file begins with, and the encoding of what follows; None for what is not text."""
+    for mark, encoding in ((codecs.BOM_UTF16_LE, "utf-16-le"), (codecs.BOM_UTF16_BE, "utf-16-be")):
+        if raw.startswith(mark):
+            return mark, encoding
     if b"\0" in raw[:8000]:
         return None
     try:
-        return raw.decode("utf-8-sig")
+        raw.decode("utf-8")
     except UnicodeDecodeError:
-        return raw.decode("latin-1")
+        return b"", "latin-1"
+    return codecs.BOM_UTF8 if raw.startswith(codecs.BOM_UTF8) else b"", "utf-8"
+
+
+def decoded(raw: bytes) -> str | None:
+    """The text of a file, without its mark; None for what is not text."""
+    spelled = spelling(raw)
+    if spelled is None:
+        return None
+    mark, encoding = spelled
+    return raw[len(mark) :].decode(encoding, "replace")
 
 
 def _numbered(text: str, offset: int, limit: int) -> str:
