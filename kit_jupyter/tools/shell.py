@@ -15,6 +15,7 @@ import asyncio
 import codecs
 import contextlib
 import os
+import re
 import secrets
 import shutil
 import signal
@@ -32,7 +33,7 @@ from kit_jupyter.permissions import Access, Need
 from kit_jupyter.printed import Sink
 from kit_jupyter.tool import ToolContext, ToolOutcome
 from kit_jupyter.tools._base import EngineTool
-from kit_jupyter.tools.shellparse import Parsed, parse_shell, suggest
+from kit_jupyter.tools.shellparse import Parsed, parse_shell, plainer, suggest
 from kit_jupyter.tools.workspace import Workspace
 from kit_jupyter.trifecta import Legs
 
@@ -92,7 +93,8 @@ class ShellTool(EngineTool):
         command = str(arguments.get("command", ""))
         parsed = parse_shell(command)
         needs = [Need("shell", c.text, "act", suggest(c)) for c in parsed.commands]
-        needs.extend(self._redirect_needs(parsed))
+        needs.extend(Need("shell", text) for c in parsed.commands for text in plainer(c))
+        needs.extend(self._redirect_needs(parsed, str(arguments.get("cwd") or "")))
         needs.extend(Need("shell", why, "unsure") for why in parsed.unsure)
         if arguments.get("cwd"):
             place = self.workspace.resolve(str(arguments["cwd"]))
@@ -118,16 +120,22 @@ class ShellTool(EngineTool):
         self.workspace.resolve(str(valid.get("cwd") or "."))
         return valid
 
-    def _redirect_needs(self, parsed: Parsed) -> Iterable[Need]:
+    def _redirect_needs(self, parsed: Parsed, cwd: str) -> Iterable[Need]:
+        folders = _folders(parsed, cwd)
         for redirect in parsed.redirects:
             action, kind = ("write", "act") if redirect.writes else ("read", "look")
             if not redirect.is_plain:
                 yield Need(action, f"a computed file name: {redirect.path}", "unsure")
                 continue
-            try:
-                yield self.workspace.resolve(redirect.path).need(action, kind)  # type: ignore[arg-type]
-            except BadArguments:
-                yield Need(action, redirect.path, "unsure")
+            if folders is None and not os.path.isabs(redirect.path):
+                yield Need(action, f"{redirect.path}, in a folder that is not known", "unsure")
+                continue
+            for folder in folders or ("",):
+                try:
+                    place = self.workspace.resolve(_joined(folder, redirect.path))
+                    yield place.need(action, kind)  # type: ignore[arg-type]
+                except BadArguments:
+                    yield Need(action, redirect.path, "unsure")
 
     async def call(
         self, context: ToolContext, command: str, cwd: str = "", timeout_seconds: float | None = None
@@ -148,7 +156,7 @@ class ShellTool(EngineTool):
         folder = self.workspace.resolve(cwd or ".").path
         if not folder.is_dir():
             raise ToolError(f"{cwd} is not a folder")
-        await asyncio.to_thread(self._snapshot, context, command)
+        await asyncio.to_thread(self._snapshot, context, command, cwd)
         limits = [limit for limit in (timeout_seconds, self._max_seconds) if limit is not None]
         run = _Run(context, command, folder, self._environment(), min(limits) if limits else None)
         outcome = await run.go()
@@ -159,15 +167,37 @@ class ShellTool(EngineTool):
     def _environment(self) -> dict[str, str]:
         return {**clean_environment(keep=self._keep_environment), **_QUIET}
 
-    def _snapshot(self, context: ToolContext, command: str) -> None:
+    def _snapshot(self, context: ToolContext, command: str, cwd: str) -> None:
         """Files that the line visibly overwrites can be undone."""
-        for redirect in parse_shell(command).redirects:
-            if redirect.writes and redirect.is_plain:
-                place = self.workspace.resolve(redirect.path)
+        parsed = parse_shell(command)
+        for redirect in parsed.redirects:
+            if not (redirect.writes and redirect.is_plain):
+                continue
+            for folder in _folders(parsed, cwd) or ("",):
+                place = self.workspace.resolve(_joined(folder, redirect.path))
                 self.workspace.refuse_open_notebook(place)
                 if place.inside:
                     with contextlib.suppress(OSError):
                         Checkpoints.of(context).before_file(place.path, context.turn_id)
+
+
+def _joined(folder: str, path: str) -> str:
+    return path if path.startswith("~") or not folder else os.path.join(folder, path)
+
+
+def _folders(parsed: Parsed, cwd: str) -> tuple[str, ...] | None:
+    """Where the line's redirections may land: in its folder, or in the one it changes to; None if that is not plain."""
+    moves = [c.words for c in parsed.commands if c.words and c.words[0] in ("cd", "pushd", "popd")]
+    if not moves:
+        return (cwd,)
+    if (
+        len(moves) > 1
+        or len(moves[0]) != 2
+        or not re.fullmatch(r"[\w./ +,@%=-]+", moves[0][1])
+        or moves[0][1][0] == "-"
+    ):
+        return None
+    return (cwd, _joined(cwd, moves[0][1]))
 
 
 class _Run:

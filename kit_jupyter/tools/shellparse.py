@@ -21,7 +21,7 @@ import shlex
 from dataclasses import dataclass, field
 from typing import Any
 
-__all__ = ["Command", "Parsed", "Redirect", "parse_shell", "suggest"]
+__all__ = ["Command", "Parsed", "Redirect", "parse_shell", "plainer", "suggest"]
 
 MAX_DEPTH = 6
 MAX_LENGTH = 8_000  # without the bodies of here-documents whose delimiter is quoted
@@ -75,39 +75,108 @@ class Parsed:
     background: bool = False
 
 
-# Programs that run the rest of their line, and which of their options take a value.
-_WRAPPERS: dict[str, str] = {
-    "env": "-u --unset -C --chdir",
-    "timeout": "-k --kill-after -s --signal",
-    "nice": "-n --adjustment",
-    "ionice": "-c -n -p --class --classdata",
-    "nohup": "",
-    "setsid": "",
-    "stdbuf": "-i -o -e --input --output --error",
-    "xargs": "-a -d -E -I -i -L -l -n -P -s --arg-file --delimiter --max-args --max-procs --max-lines --replace",
-    "time": "-f -o --format --output",
-    "command": "",
-    "builtin": "",
-    "exec": "-a",
-    "busybox": "",
-    "watch": "-n -d --interval",
-    "chrt": "",
-    "taskset": "",
-    "caffeinate": "-t -w",
-    "unbuffer": "",
-    "catchsegv": "",
-    "doas": "-u -C",
-    "sudo": "-u -g -h -p -C -r -t -T -U -R -D --user --group --host --prompt --chdir --chroot",
-    "strace": "-o -e -p -s -u -E",
-    "ltrace": "-o -e -p -s -u",
-    "flock": "-w -E --timeout",
-    "parallel": "-j --jobs -S -a --arg-file",
-    "uv": "",
-    "poetry": "",
+@dataclass(frozen=True, slots=True)
+class _Options:
+    """How a wrapper reads its own options: letters, and long names. What is not here is not guessed at.
+
+    ``loose`` letters and names have a value only when it is glued to them.
+    """
+
+    flags: str = ""
+    valued: str = ""
+    loose: str = ""
+    long_flags: str = ""
+    long_valued: str = ""
+    before: re.Pattern[str] | None = None  # a value that stands before the program
+    odd: re.Pattern[str] | None = None  # further words that are flags
+
+    def length(self, words: list[str], i: int) -> int:
+        """How many words the option at `i` takes; 0 when it is not known for certain."""
+        word = words[i]
+        if self.odd is not None and self.odd.fullmatch(word):
+            return 1
+        if word.startswith("--"):
+            name, glued, _ = word[2:].partition("=")
+            if name in self.long_valued.split():
+                return 1 if glued else 2
+            return int(name in self.long_flags.split())  # no abbreviations: `env --uns ls rm` runs rm
+        for at, letter in enumerate(word[1:], 2):
+            if letter in self.loose:
+                return 1
+            if letter in self.valued:
+                return 1 if at < len(word) else 2  # `env -iu ls rm` runs rm
+            if letter not in self.flags:
+                return 0
+        return 1
+
+
+# Programs that run the rest of their line.
+_WRAPPERS: dict[str, _Options] = {
+    "env": _Options(
+        "i0v",
+        "uCa",
+        long_flags="ignore-environment null debug default-signal ignore-signal block-signal list-signal-handling",
+        long_valued="unset chdir argv0",
+        odd=re.compile("-"),
+    ),
+    "timeout": _Options(
+        "vfp",
+        "ks",
+        long_flags="verbose foreground preserve-status",
+        long_valued="kill-after signal",
+        before=re.compile(r"[\d.]+[smhd]?"),
+    ),
+    "nice": _Options(valued="n", long_valued="adjustment", odd=re.compile(r"--?\d+")),
+    "ionice": _Options("t", "cn", long_flags="ignore", long_valued="class classdata"),
+    "nohup": _Options(),
+    "setsid": _Options("cfw", long_flags="ctty fork wait"),
+    "stdbuf": _Options(valued="ioe", long_valued="input output error"),
+    "xargs": _Options(
+        "0rtpxo",
+        "adEILnPsJRS",
+        "eil",
+        long_flags="null no-run-if-empty verbose interactive exit open-tty show-limits eof replace max-lines",
+        long_valued="arg-file delimiter max-args max-procs max-chars process-slot-var",
+    ),
+    "time": _Options("pavq", "f", long_flags="portability append verbose quiet", long_valued="format"),
+    "command": _Options("p"),
+    "builtin": _Options(),
+    "exec": _Options("cl", "a"),
+    "busybox": _Options(),
+    "watch": _Options("bcCdegprtwx", "nqs", long_flags="differences", long_valued="interval"),
+    "chrt": _Options(
+        "abdfimorRv",
+        "TPD",
+        long_flags="all-tasks batch deadline fifo idle other rr reset-on-fork verbose",
+        long_valued="sched-runtime sched-period sched-deadline",
+        before=re.compile(r"\d+"),
+    ),
+    "taskset": _Options("ac", long_flags="all-tasks cpu-list", before=re.compile(r"[\da-fA-Fx,:-]+")),
+    "caffeinate": _Options("dimsu", "tw"),
+    "unbuffer": _Options("p"),
+    "catchsegv": _Options(),
+    "doas": _Options("Lns", "auC"),
+    "sudo": _Options(
+        "AbBEHiKklNnPSsVv",
+        "aCcDghpRrTtUu",
+        long_flags="askpass background bell preserve-env set-home login non-interactive preserve-groups stdin shell",
+        long_valued="auth-type close-from login-class chdir group host prompt chroot role command-timeout type user",
+    ),
+    "strace": _Options("cCdDfFiknqrtTvwxyYzZ", "aAbeEIoOpPsSuUX"),
+    "ltrace": _Options("bcCfiLrStT", "aAeDFlnopsuwx"),
+    "flock": _Options(
+        "senuxoFv",
+        "wE",
+        long_flags="shared exclusive nonblock nb unlock close no-fork verbose",
+        long_valued="timeout wait conflict-exit-code",
+        before=re.compile(".+"),
+    ),
+    "parallel": _Options("kmXvtu0", "jSanNPL", long_valued="jobs arg-file"),
+    "uv": _Options(),
+    "poetry": _Options(),
 }
 _KEPT_WRAPPERS = frozenset(("sudo", "doas", "strace", "ltrace", "flock", "parallel"))
-_VALUES_BEFORE = {"timeout": 1, "flock": 1, "chrt": 1, "taskset": 1}
-_SHELLS = frozenset(("sh", "bash", "zsh", "dash", "ash", "ksh", "fish"))
+_SHELLS = frozenset(("sh", "bash", "zsh", "dash", "ash", "ksh", "mksh", "fish", "csh", "tcsh"))
 _READERS = re.compile(r"(python|python\d(\.\d+)?|pypy3?|perl|ruby|node|php|lua|Rscript|R|osascript|tclsh|psql|sqlite3)")
 _EXPANDS_NAME = re.compile(r"[$`*?{}~\[\]]|\\\n")
 _NO_NAME = re.compile(r"[\s;&|<>()$`]")  # as a program's name it is a riddle, or a line for another shell
@@ -122,7 +191,8 @@ _SETTERS = frozenset(("export", "declare", "typeset", "readonly", "local", "read
 _SETTERS |= {"unset", "let", "printf"}
 _EVALUATORS = _SETTERS | {"test", "[", "wait"}
 # Builtins that bind names to other programs.
-_BINDERS = {"hash": ("-p",), "enable": ("-f", "-n"), "bind": ("-x",), "compgen": ("-C", "-F"), "complete": ("-C", "-F"),
+_COMPLETES = ("-C", "-F", "-W")
+_BINDERS = {"hash": ("-p",), "enable": ("-f", "-n"), "bind": ("-x",), "compgen": _COMPLETES, "complete": _COMPLETES,
             "mapfile": ("-C",), "readarray": ("-C",), "fc": ("-s", "-e"), "set": ("-k",)}  # fmt: skip
 # Options by which a program runs another one, or writes where it seems only to read. Long ones may be abbreviated.
 _RUNNING_OPTIONS: dict[str, tuple[str, ...]] = {
@@ -150,6 +220,9 @@ _RUNNING_OPTIONS: dict[str, tuple[str, ...]] = {
     "tree": ("-o",),
     "xxd": ("-r",),
 }  # fmt: skip
+_GIT_VALUED = frozenset(
+    ("-C", "-c", "--git-dir", "--work-tree", "--namespace", "--config-env", "--super-prefix", "--attr-source")
+)
 _GLUED = frozenset(("-I", "-F", "-o", "-O", "-e", "-S", "-P", "-H", "-i", "-C", "-K", "-T", "-c"))
 
 
@@ -344,9 +417,11 @@ class _Visitor:
         self._odd(name, words)
         if name in ("alias", "unalias") or (name == "shopt" and "expand_aliases" in words):
             parsed.unsure.append("aliases change what the words mean")
-        inner, more = _peel(name, words)
-        if name == "watch" and inner:
-            parsed.unsure.append("watch runs its words in another shell, again and again")
+        inner, more, riddle = _peel(name, words)
+        if riddle:
+            parsed.unsure.append(riddle)
+        if name in ("watch", "parallel") and inner:
+            parsed.unsure.append(f"{name} runs its words in another shell, again and again")
         if inner is None or name in _KEPT_WRAPPERS:
             parsed.commands.append(Command(tuple(words), tuple(assignments)))
         if inner is not None:
@@ -471,7 +546,7 @@ def _after_subcommand(words: list[str], word: str) -> bool:
             return False
         if not words[i].startswith("-"):
             return True
-        i += 2 if words[i] in ("-C", "--git-dir", "--work-tree", "--namespace") else 1
+        i += 2 if words[i] in _GIT_VALUED else 1
     return True
 
 
@@ -480,49 +555,77 @@ def _reads_program(words: list[str]) -> bool:
     return all(word.startswith("-") for word in words[1:]) and "-c" not in words and "-e" not in words
 
 
-def _peel(name: str, words: list[str]) -> tuple[list[str] | None, list[str]]:
-    """What a wrapper runs, and assignments it makes; None when `name` is no wrapper (here)."""
+def _peel(name: str, words: list[str]) -> tuple[list[str] | None, list[str], str]:
+    """What a wrapper runs, assignments it makes, and what of its options is not known.
+
+    The first is None when `name` is no wrapper (here).
+    """
     if name not in _WRAPPERS:
-        return None, []
+        return None, [], ""
     if name in ("uv", "poetry"):
-        return (words[2:], []) if len(words) > 2 and words[1] == "run" and not words[2].startswith("-") else (None, [])
-    if name == "command" and any(word in ("-v", "-V") for word in words[1:2]):
-        return None, []
-    valued = _WRAPPERS[name].split()
+        if len(words) > 2 and words[1] == "run" and not words[2].startswith("-"):
+            return words[2:], [], ""
+        return None, [], f"{name} run with options" if "run" in words[1:] else ""
+    if name == "command" and re.fullmatch("-p?[vV]", words[1] if len(words) > 1 else ""):
+        return None, [], ""
+    options = _WRAPPERS[name]
+    riddle = ""
     i = 1
     assignments: list[str] = []
-    skip = _VALUES_BEFORE.get(name, 0)
     while i < len(words):
         word = words[i]
         if word == "--":
             i += 1
-            if name == "env":
-                continue
             break
         if name == "env" and word in ("-S", "--split-string") and i + 1 < len(words):
             try:
-                return [*shlex.split(words[i + 1]), *words[i + 2 :]], assignments
+                return [*shlex.split(words[i + 1]), *words[i + 2 :]], assignments, riddle
             except ValueError:
-                return ["$computed"], assignments
+                return ["$computed"], assignments, riddle
         if name == "env" and word.startswith(("-S", "--split-string=")):
-            return ["$computed"], assignments
-        if word.startswith("-") and len(word) > 1:
-            takes_value = word in valued
-            i += 2 if takes_value else 1
-            continue
-        if name in ("env", "sudo", "doas") and re.match(r"[A-Za-z_]\w*=", word):
-            assignments.append(word)
+            return ["$computed"], assignments, riddle
+        if not word.startswith("-") or (word == "-" and not (options.odd and options.odd.fullmatch(word))):
+            break
+        length = options.length(words, i)
+        if not length:
+            riddle = riddle or f"the option {word[:40]} of {name} is not known here"
+        i += length or 1
+    while name in ("env", "sudo", "doas") and i < len(words) and re.match(r"[A-Za-z_]\w*=", words[i]):
+        assignments.append(words[i])
+        i += 1
+    if options.before is not None and i < len(words):
+        if not options.before.fullmatch(words[i]):
+            riddle = riddle or f"{name} with {words[i][:40]}"
+        i += 1
+        if name == "flock" and i < len(words) and words[i] in ("-c", "--command"):
+            riddle = riddle or "flock -c runs a line in another shell"
             i += 1
-            continue
-        if skip:
-            skip -= 1
-            i += 1
-            continue
-        break
     inner = words[i:]
     if not inner and name in _KEPT_WRAPPERS | {"env", "exec", "time", "xargs", "command"}:
-        return (["echo"], []) if name == "xargs" else (None, [])
-    return inner, assignments
+        return (["echo"], [], riddle) if name == "xargs" else (None, [], riddle)
+    return inner, assignments, riddle
+
+
+def plainer(command: Command) -> list[str]:
+    """Shorter ways to write what `command` runs: a denial of one of them is meant for it, too.
+
+    Without assignments in front, without the folder of the program, without git's own options.
+
+    Examples
+    --------
+    >>> [plainer(Command(tuple(w.split()))) for w in ("/bin/rm x", "git -C sub push", "git push")]
+    [['rm x'], ['git push'], []]
+    """
+    if not command.words:
+        return []
+    name = command.words[0].rsplit("/", 1)[-1] or command.words[0]
+    rest = list(command.words[1:])
+    out = [" ".join((name, *rest))]
+    if name == "git":
+        while rest and rest[0].startswith("-"):
+            del rest[: 2 if rest[0] in _GIT_VALUED else 1]
+        out.append(" ".join((name, *rest)))
+    return [text for text in dict.fromkeys(out) if text != command.text]
 
 
 # ---------------------------------------------------------------- what to suggest for "always"
@@ -542,9 +645,12 @@ _NEVER = _SHELLS | frozenset(
         "strace parallel tar sort split zip man less more vi vim nano emacs ed ex gdb su runuser script ln cp install "
         "truncate export declare typeset readonly local read mapfile readarray hash enable set shopt unset bind let "
         "complete compgen watch npx uvx pipx julia Rscript R lua deno bun socat openssl screen tmux unshare chroot "
-        "nsenter sftp fd rg cd pushd source alias command builtin",
+        "nsenter sftp fd rg cd pushd source alias command builtin gawk mawk nawk nodejs osascript tclsh expect pwsh "
+        "powershell ipython shred unlink dd systemd-run setpriv sg numactl prlimit firejail rlwrap entr at batch cpio "
+        "unzip 7z rename aws gcloud az",
     )
 )
+_VERSION = re.compile(r"[-\d.]+$")  # python3.11 is python
 # Subcommands that run what they are given, or change what others run.
 _NEVER_SUB = re.compile(
     r"run|exec|config|rebase|bisect|submodule|filter-branch|difftool|mergetool|grep|hook|alias|set-script|dlx|x|eval|"
@@ -563,7 +669,7 @@ def suggest(command: Command) -> str:
     if command.assignments or not command.words:
         return ""
     name = command.words[0]
-    if name in _NEVER or "/" in name:
+    if name in _NEVER or "/" in name or _VERSION.sub("", name) in _NEVER:
         return ""
     if name in _SUBCOMMANDS:
         if len(command.words) < 2 or not re.fullmatch(r"[a-z][a-z0-9-]*", command.words[1]):

@@ -218,6 +218,88 @@ def test_nasty_lines_ask(line, effect, bench, shell):
 
 
 @pytest.mark.parametrize(
+    ("line", "effect"),
+    [
+        ("echo x | xargs -l rm git log", "deny"),
+        ("echo x | xargs -0I ls rm x", "deny"),
+        ("xargs --replace rm ls", "deny"),
+        ("env -iu ls rm x", "deny"),
+        ("env -a ls rm x", "deny"),
+        ("env - rm x", "deny"),
+        ("exec -ca ls rm x", "deny"),
+        ("timeout -vk 1 5 rm x", "deny"),
+        ("chrt -T 10 1 rm x", "deny"),
+        ("sudo -nu ls rm x", "deny"),
+        ("env --uns ls rm x", "ask"),
+        ("timeout --kill 1 5 rm x", "ask"),
+        ("nice --adj 5 rm x", "ask"),
+        ("timeout ls rm x", "deny"),
+        ("flock ls -c 'rm x'", "deny"),
+        ("tcsh -c 'rm x'", "deny"),
+        ("compgen -W '$(rm x)'", "ask"),
+        ("uv run --with a rm x", "ask"),
+        ("xargs -0 -n 1 -I{} ls {}", "allow"),
+        ("env -u A timeout -s KILL 5 nice -n 5 ls", "allow"),
+    ],
+)
+def test_options_of_a_wrapper_hide_no_program(line, effect, bench, shell):
+    """Letters in a bunch, values that are glued or not, abbreviations: what a wrapper runs is what is judged."""
+    rules = {"preset": "auto", "rules": [*TRUSTING, ("shell", "exec *", "allow"), ("shell", "compgen *", "allow")]}
+
+    assert bench.decide(shell, rules, command=line).effect == effect, parse_shell(line)
+
+
+@pytest.mark.parametrize(
+    ("line", "effect"),
+    [
+        ("/bin/rm x", "deny"),
+        ("A=1 rm x", "deny"),
+        ("A=1 env B=2 /bin/rm x", "deny"),
+        ("git -C sub push", "deny"),
+        ("git --no-pager --git-dir=.git push", "deny"),
+        ("/usr/bin/git push origin", "deny"),
+        ("git -C sub log", "allow"),
+        ("./git log", "ask"),
+        ("A=1 git log", "ask"),
+    ],
+)
+def test_a_denial_holds_for_other_ways_to_write_it(line, effect, bench, shell):
+    """What is denied as `rm` stays denied with its folder or an assignment in front; an allowance is not widened."""
+    rules = [("shell", "git *", "allow"), ("shell", "git push *", "deny"), ("shell", "rm *", "deny")]
+
+    assert bench.decide(shell, rules, command=line).effect == effect
+
+
+@pytest.mark.parametrize(
+    ("line", "cwd", "effect"),
+    [
+        ("echo x > out/a", "", "allow"),
+        ("echo x > out/a", "sub", "ask"),
+        ("echo x > ../out/a", "sub", "allow"),
+        ("cd sub && echo x > out/a", "", "ask"),
+        ("cd / && echo x > out/a", "", "ask"),
+        ("cd $X; echo x > out/a", "", "ask"),
+        ("cd a; cd b; echo x > out/a", "", "ask"),
+        ("cd sub && echo x > /dev/null", "", "allow"),
+    ],
+)
+def test_a_redirection_is_judged_where_it_lands(line, cwd, effect, bench, shell, tmp_path):
+    """A rule for a folder holds for that folder, not for one of its name under `cwd`, or where a `cd` leads."""
+    (tmp_path / "sub").mkdir()
+    rules = [("shell", "echo *", "allow"), ("shell", "cd *", "allow"), ("write", "out/*", "allow")]
+
+    assert bench.decide(shell, rules, command=line, cwd=cwd).effect == effect
+
+
+def test_a_redirection_into_hooks_asks_from_within(bench, shell, tmp_path):
+    """`.git/config` is sensitive from wherever it is written."""
+    (tmp_path / ".git").mkdir()
+
+    assert bench.decide(shell, "auto", command="echo x > config", cwd=".git").effect == "ask"
+    assert bench.decide(shell, "auto", command="cd .git; echo x > config").effect == "ask"
+
+
+@pytest.mark.parametrize(
     "line",
     [
         *(
@@ -231,6 +313,7 @@ def test_nasty_lines_ask(line, effect, bench, shell):
         ),
         *("git submodule foreach x", "tar -xf a", "sort f", "export A=1", "cp a b", "ln -s a b", "cd x", "less f"),
         *("kubectl exec x", "go run x", "conda run x", "cargo install x", "ssh h", "make", "find ."),
+        *("python3.11 x", "gawk x", "tcsh x", "systemd-run x", "nodejs-20 x", "aws s3", "unlink a"),
     ],
 )
 def test_always_is_offered_for_this_line_only(line, bench, shell):
