@@ -41,7 +41,9 @@ class _ChangeTool(FileTool):
             raise ToolError(f"{place.shown} has changed since you read it; read it again")
         return raw
 
-    async def _store(self, context: ToolContext, place: Place, old: bytes | None, new: bytes) -> ToolOutcome:
+    async def _store(
+        self, context: ToolContext, place: Place, old: bytes | None, new: bytes, note: str = ""
+    ) -> ToolOutcome:
         checkpoints = Checkpoints.of(context)
 
         def work() -> None:
@@ -56,8 +58,9 @@ class _ChangeTool(FileTool):
         added = sum(line.startswith("+") and not line.startswith("+++") for line in diff.splitlines())
         removed = sum(line.startswith("-") and not line.startswith("---") for line in diff.splitlines())
         what = "made" if old is None else "changed"
+        text = f"{what} {place.shown} (+{added} -{removed} lines)\n{clip(diff, 4000)}".rstrip()
         return ToolOutcome(
-            parts=(TextPart(f"{what} {place.shown} (+{added} -{removed} lines)\n{clip(diff, 4000)}".rstrip()),),
+            parts=(TextPart(f"{text}\n{note}" if note else text),),
             details={"path": place.shown, "diff": clip(diff, 100_000), "made": old is None},
         )
 
@@ -156,9 +159,4 @@ class EditTool(_ChangeTool):
             encoded = mark + changed.encode(encoding)
         except UnicodeEncodeError:
             raise ToolError(f"{place.shown} is {encoding} and cannot hold the new text") from None
-        outcome = await self._store(context, place, raw, encoded)
-        if how:
-            first = outcome.parts[0]
-            assert isinstance(first, TextPart)
-            outcome = ToolOutcome(parts=(TextPart(f"{first.text}\n(matched {how})"),), details=outcome.details)
-        return outcome
+        return await self._store(context, place, raw, encoded, note=f"(matched {how})" if how else "")
