@@ -42,8 +42,9 @@ class _ChangeTool(FileTool):
         return raw
 
     async def _store(
-        self, context: ToolContext, place: Place, old: bytes | None, new: bytes, note: str = ""
+        self, context: ToolContext, place: Place, old: bytes | None, new: bytes, *, note: str = ""
     ) -> ToolOutcome:
+        """Write it, keeping what was there; `note` stands under the diff."""
         checkpoints = Checkpoints.of(context)
 
         def work() -> None:

@@ -18,6 +18,8 @@ MAX_TEXT = 50_000  # characters of an answer
 
 
 class FileTool(EngineTool):
+    """A tool for one path of a workspace; a subclass sets `action`, and `acts` where it changes files."""
+
     action: ClassVar[str] = "read"
     acts: ClassVar[bool] = False
 
