@@ -256,6 +256,7 @@ def _client_for(network: Network, *, secure: bool, loopback: bool, transport: An
     return shared
 
 
+@functools.lru_cache(maxsize=256)
 def is_loopback(url: str) -> bool:
     """True for an address on this machine.
 
