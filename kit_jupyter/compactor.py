@@ -37,7 +37,7 @@ from kit_jupyter.messages import (
     new_id,
     now,
 )
-from kit_jupyter.places import project_root, working_dir
+from kit_jupyter.places import project_root, storable, working_dir
 from kit_jupyter.price import load_prices, price_of
 from kit_jupyter.prompt import PromptMessage
 from kit_jupyter.provider import ModelRequest, Provider
@@ -203,7 +203,7 @@ async def _summary(text: str, tokens: Tokens, ref: ModelRef, options: TurnOption
         id=new_id("msg"),
         time=now(),
         parts=(TextPart(text),),
-        run=RunFacts(agent=options.agent, model=ref, path=PathFacts(working_dir(), str(project_root()))),
+        run=RunFacts(agent=options.agent, model=ref, path=PathFacts(storable(working_dir()), storable(project_root()))),
         usage=Usage(tokens=tokens, cost=price_of(ref, tokens)),
         result=ResultFacts(finish="stop", kind="summary"),
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import time
 from collections.abc import Callable, Iterable, Mapping
@@ -165,6 +166,8 @@ class KitParts:
             return session
         if session == "memory":
             return Session.memory()
+        if not isinstance(session, str | os.PathLike):
+            raise UsageError(f"a session is a Session, its id, name or file, or 'memory', got {type(session).__name__}")
         try:
             return Session.open(session)
         except SessionError as exc:

@@ -17,6 +17,7 @@ from kit_jupyter.inbox import Ticket
 from kit_jupyter.kit_parts import KitParts
 from kit_jupyter.loop import Desk, current_desk, engine
 from kit_jupyter.messages import CellRef, TextPart
+from kit_jupyter.places import storable
 from kit_jupyter.price import load_prices, price_of
 from kit_jupyter.provider import RetryNotice, asking_cell, retry_listener, status_listener
 from kit_jupyter.settings import PromptOptions, TurnOptions
@@ -70,6 +71,7 @@ class KitPath(KitParts):
     ) -> TurnResult:
         """The one path of every mode; on the engine."""
         try:
+            cell = _known(cell)
             frozen = self.settings.options(self._with_tools(options))
             house = self._house(frozen)
             turn = Turn(
@@ -110,7 +112,9 @@ class KitPath(KitParts):
         self._with_tools(options)
 
     def _with_tools(self, options: PromptOptions | None) -> PromptOptions:
-        options = options or PromptOptions()
+        options = PromptOptions() if options is None else options
+        if not isinstance(options, PromptOptions):
+            raise UsageError(f"options must be PromptOptions, got {type(options).__name__}")
         if options.extra_tools:
             extra = tuple(as_tool(item) for item in options.extra_tools)
             Toolbox((*self.tools.values(), *extra))  # names must differ
@@ -119,6 +123,14 @@ class KitPath(KitParts):
             for name in options.tools:
                 if name not in self.tools:
                     raise UsageError(f"there is no tool {name!r}; the tools are: {', '.join(self.tools) or 'none'}")
+        if options.tool_choice not in ("auto", "none", "required"):
+            own = self.tools if options.tools is None else options.tools
+            offered = [*own, *(tool.spec.name for tool in options.extra_tools)]
+            if options.tool_choice not in offered:
+                raise UsageError(
+                    f"tool_choice is auto, none, required or a tool's name, got {options.tool_choice!r}; "
+                    f"the tools are: {', '.join(offered) or 'none'}"
+                )
         return options
 
     def _leave_cell(self, cell: CellRef) -> None:
@@ -247,6 +259,15 @@ class KitPath(KitParts):
 
     def _close_quietly(self) -> None:
         self._claims.is_closed = True
+
+
+def _known(cell: Any) -> CellRef | None:
+    """The cell with names that can be stored: a notebook's file need not have one in Unicode."""
+    if cell is None:
+        return None
+    if not isinstance(cell, CellRef):
+        raise UsageError(f"cell must be a CellRef, got {type(cell).__name__}")
+    return replace(cell, notebook=storable(cell.notebook), cell_id=storable(cell.cell_id))
 
 
 def _mask() -> Callable[[Any], Any]:

@@ -1,4 +1,4 @@
-"""Pictures and files as parts of a prompt: whatever a person holds in hand."""
+"""What a person holds in hand, as it goes into a prompt: pictures, files, and text that is really text."""
 
 from __future__ import annotations
 
@@ -10,8 +10,9 @@ from typing import Any, cast
 
 from kit_jupyter.errors import UsageError
 from kit_jupyter.messages import MediaPart, Part, TextPart
+from kit_jupyter.places import storable
 
-__all__ = ["as_part", "sniff"]
+__all__ = ["as_part", "as_parts", "checked_text", "sniff"]
 
 _MAGIC = (
     (b"\x89PNG\r\n\x1a\n", "image/png"),
@@ -79,6 +80,39 @@ def as_part(value: Any) -> Part:
     )
 
 
+def as_parts(values: Any) -> tuple[Part, ...]:
+    """The parts of a list.
+
+    Raises
+    ------
+    UsageError
+        If it is one part by itself, or one of them is none.
+    """
+    if isinstance(values, str | bytes | os.PathLike) or not hasattr(values, "__iter__"):
+        raise UsageError(f"parts is a list of things to attach, got {type(values).__name__}; write parts=[…]")
+    return tuple(as_part(value) for value in values)
+
+
+def checked_text(text: Any, what: str = "the text of a prompt") -> str:
+    """The text itself, once it is sure that it can be stored and sent.
+
+    Raises
+    ------
+    UsageError
+        If it is no `str`, or holds half of a surrogate pair.
+    """
+    if not isinstance(text, str):
+        raise UsageError(f"{what} must be str, got {type(text).__name__}")
+    try:
+        text.encode()
+    except UnicodeEncodeError as exc:
+        raise UsageError(
+            f"{what} has a lone surrogate at character {exc.start}, which is no Unicode text; "
+            "read it again with the right encoding"
+        ) from exc
+    return text
+
+
 def _is_file(text: str) -> bool:
     try:
         return len(text) < 4096 and "\n" not in text and Path(text).is_file()
@@ -96,7 +130,7 @@ def _of_file(path: Path) -> Part:
         media_type = mimetypes.guess_type(path.name)[0] or media_type
     if media_type.startswith("text/") or media_type in ("application/json", "application/octet-stream"):
         try:
-            return TextPart(f"{path.name}:\n{raw.decode()}")
+            return TextPart(f"{storable(path.name)}:\n{raw.decode()}")
         except UnicodeDecodeError:
             pass
-    return MediaPart.of_bytes(raw, media_type, path.name)
+    return MediaPart.of_bytes(raw, media_type, storable(path.name))

@@ -14,7 +14,7 @@ from kit_jupyter.house import FOLLOW_UP, Opening, Rewritten, TurnResult
 from kit_jupyter.inbox import Receipt, Ticket
 from kit_jupyter.kit_path import STEER_REQUEST
 from kit_jupyter.loop import Desk, engine
-from kit_jupyter.media import as_part
+from kit_jupyter.media import as_parts, checked_text
 from kit_jupyter.messages import CellRef, TextPart, new_id
 from kit_jupyter.permissions import (
     Approval,
@@ -44,7 +44,7 @@ class ModeVerbs(TreeVerbs):
             Give it to `prompt`; what the person wrote is stored beside it. None: a hook has dealt with it,
             and nothing is to be asked.
         """
-        if text.strip() == "/clear":
+        if checked_text(text).strip() == "/clear":
             await self.clear_conversation()
             return None
         if not self.host.has_input_hooks:
@@ -121,7 +121,7 @@ class ModeVerbs(TreeVerbs):
         UsageError
             When there is nothing to follow up.
         """
-        _checked(text)
+        _going_on(text)
 
         def begin() -> Coroutine[Any, Any, TurnResult]:
             return self._run_turn("follow_up", self._follow_up_opening(text), "[follow-up]")
@@ -136,6 +136,8 @@ class ModeVerbs(TreeVerbs):
         UsageError
             While a turn runs, or when there is nothing to summarise.
         """
+        if instructions is not None:
+            checked_text(instructions, "what to keep in mind")
         return await self._drive(lambda: self._compacting(instructions))
 
     async def stream(
@@ -222,11 +224,15 @@ class ModeVerbs(TreeVerbs):
 
     def queue_steer(self, instruction: str, *, now: bool = False, parts: Sequence[Any] = ()) -> Receipt:
         """Say something to the running turn; it comes back ``returned`` when none runs. Any thread."""
-        return self._offer(Ticket("steer", _checked(instruction), tuple(as_part(p) for p in parts), now=now))
+        attached = as_parts(parts)
+        text = checked_text(instruction, "the instruction") if attached else _instruction(instruction)
+        return self._offer(Ticket("steer", text, attached, now=now))
 
     def queue_follow_up(self, text: str = FOLLOW_UP, *, parts: Sequence[Any] = ()) -> Receipt:
         """Let the running turn go on with this when it would stop. Any thread."""
-        return self._offer(Ticket("follow_up", _checked(text), tuple(as_part(p) for p in parts)))
+        attached = as_parts(parts)
+        text = checked_text(text, "the text of a follow-up") if attached else _going_on(text)
+        return self._offer(Ticket("follow_up", text, attached))
 
     def _offer(self, ticket: Ticket) -> Receipt:
         if not self._inbox.offer(ticket):
@@ -301,9 +307,7 @@ class ModeVerbs(TreeVerbs):
         *,
         turn_id: str | None = None,
     ) -> TurnResult:
-        if when_busy not in ("refuse", "queue", "steer"):
-            raise UsageError(f"when_busy must be refuse, queue or steer, got {when_busy!r}")
-        while when_busy == "steer" and self._claims.taken:
+        while _way_of_waiting(when_busy) == "steer" and self._claims.taken:
             busy = self._claims.busy
             ticket = Ticket("steer", str(text), opening[0].parts[1 if text else 0 :])
             receipt = self._offer(ticket)
@@ -331,7 +335,8 @@ class ModeVerbs(TreeVerbs):
         turn_id: str | None = None,
         cell: CellRef | None = None,
     ) -> TurnResult:
-        place = await self._claims.stand_in_line() if when_busy == "queue" and self._claims.taken else None
+        waits = _way_of_waiting(when_busy) == "queue" and self._claims.taken
+        place = await self._claims.stand_in_line() if waits else None
         return await self._run_turn(mode, opening, label, turn_id=turn_id, cell=cell, place=place)
 
     async def _saying(
@@ -347,39 +352,41 @@ class ModeVerbs(TreeVerbs):
         return await begin()
 
     def _prompt_opening(self, text: str, parts: Sequence[Any]) -> tuple[Opening, ...]:
-        attached = tuple(as_part(part) for part in parts)
+        attached = as_parts(parts)
         original = text.original if isinstance(text, Rewritten) else None
-        text = _checked(text)
-        if not attached and not text.strip():
+        text = checked_text(text)
+        if not text.strip() and not any(getattr(part, "text", "…").strip() for part in attached):
             raise UsageError("the prompt is empty; write something to ask")
         text_parts = (TextPart(text),) if text else ()
         return (Opening(role="user", parts=(*text_parts, *attached), original=original),)
 
     @staticmethod
     def _steer_opening(instruction: str) -> tuple[Opening, ...]:
-        if not instruction.strip():
-            raise UsageError("the instruction is empty; say what should change")
         return (
-            Opening(role="system", parts=(TextPart(_checked(instruction)),), source="steer", visible=False),
+            Opening(role="system", parts=(TextPart(_instruction(instruction)),), source="steer", visible=False),
             Opening(role="user", parts=(TextPart(STEER_REQUEST),), source="steer", visible=False),
         )
 
     def _follow_up_opening(self, text: str) -> tuple[Opening, ...]:
         if not self.session.messages():
             raise UsageError("cannot follow up: no previous messages")
-        parts = (TextPart(_checked(text)),)
+        parts = (TextPart(_going_on(text)),)
         return (Opening(role="user", parts=parts, source="follow-up", visible=text != FOLLOW_UP),)
 
 
-def _checked(text: str) -> str:
-    """The text itself, once it is sure that it can be sent."""
-    if not isinstance(text, str):
-        raise UsageError(f"the text of a prompt must be str, got {type(text).__name__}")
-    try:
-        text.encode()
-    except UnicodeEncodeError as exc:
-        raise UsageError(
-            f"the text has a lone surrogate at character {exc.start}, which is no Unicode text; "
-            "read it again with the right encoding"
-        ) from exc
+def _instruction(text: str) -> str:
+    if not checked_text(text, "the instruction").strip():
+        raise UsageError("the instruction is empty; say what should change")
     return text
+
+
+def _going_on(text: str) -> str:
+    if not checked_text(text, "the text of a follow-up").strip():
+        raise UsageError("the follow-up is empty; leave the text out to let the model go on")
+    return text
+
+
+def _way_of_waiting(when_busy: str) -> str:
+    if when_busy not in ("refuse", "queue", "steer"):
+        raise UsageError(f"when_busy must be refuse, queue or steer, got {when_busy!r}")
+    return when_busy

@@ -8,7 +8,7 @@ from functools import lru_cache
 from hashlib import blake2b
 from pathlib import Path
 
-__all__ = ["data_dir", "project_root", "sessions_dir", "working_dir"]
+__all__ = ["data_dir", "project_root", "sessions_dir", "storable", "working_dir"]
 
 
 def data_dir() -> Path:
@@ -26,6 +26,12 @@ def working_dir() -> str:
         return os.getcwd()
     except OSError:
         return ""
+
+
+def storable(path: object) -> str:
+    """A path as text for a file or a wire: a name that is no Unicode, as old disks have them, has signs replaced."""
+    text = str(path)
+    return text if text.isascii() else text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
 
 
 def project_root(cwd: Path | None = None) -> Path:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import difflib
+import math
+import operator
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, Literal
@@ -11,6 +13,7 @@ import traitlets
 from traitlets.config import Configurable
 
 from kit_jupyter.errors import UsageError
+from kit_jupyter.media import checked_text
 
 __all__ = ["PromptOptions", "Settings", "TurnOptions"]
 
@@ -75,18 +78,47 @@ class PromptOptions:
     timeout_seconds: float | None = None
 
     def __post_init__(self) -> None:
-        if self.max_steps < 0:
-            raise UsageError(f"max_steps must be 0 (the setting) or more, got {self.max_steps}")
-        if self.schema_retries < 0:
-            raise UsageError(f"schema_retries must be 0 or more, got {self.schema_retries}")
-        if self.max_tokens is not None and self.max_tokens < 1:
-            raise UsageError(f"max_tokens must be 1 or more, got {self.max_tokens}")
+        for name in ("system_message", "tool_choice", "model", "base_url", "api_key"):
+            if getattr(self, name) is not None:
+                checked_text(getattr(self, name), name)
+        self._check_limits()
         if self.thinking is not None and self.thinking not in THINKING:
             raise UsageError(f"thinking must be one of {', '.join(THINKING)}, got {self.thinking!r}")
-        if self.temperature is not None and not 0 <= self.temperature <= 2:
+        if isinstance(self.tools, str) or callable(self.tools):
+            raise UsageError(f"tools is a tuple of names, got {self.tools!r}; other tools go into extra_tools")
+        if callable(self.extra_tools) or hasattr(self.extra_tools, "spec"):
+            object.__setattr__(self, "extra_tools", (self.extra_tools,))
+        if not isinstance(self.extra, Mapping):
+            raise UsageError(f"extra holds fields of the request's body, a dict, got {type(self.extra).__name__}")
+
+    def _check_limits(self) -> None:
+        if _whole("max_steps", self.max_steps) < 0:
+            raise UsageError(f"max_steps must be 0 (the setting) or more, got {self.max_steps}")
+        if _whole("schema_retries", self.schema_retries) < 0:
+            raise UsageError(f"schema_retries must be 0 or more, got {self.schema_retries}")
+        if self.max_tokens is not None and _whole("max_tokens", self.max_tokens) < 1:
+            raise UsageError(f"max_tokens must be 1 or more, got {self.max_tokens}")
+        if self.temperature is not None and not 0 <= _number("temperature", self.temperature) <= 2:
             raise UsageError(f"temperature must lie between 0 and 2, got {self.temperature}")
-        if self.timeout_seconds is not None and self.timeout_seconds <= 0:
+        if self.timeout_seconds is not None and _number("timeout_seconds", self.timeout_seconds) <= 0:
             raise UsageError(f"timeout_seconds must be above 0, got {self.timeout_seconds}")
+
+
+def _whole(name: str, value: Any) -> int:
+    try:
+        return operator.index(value)
+    except TypeError:
+        raise UsageError(f"{name} must be a whole number, got {value!r}") from None
+
+
+def _number(name: str, value: Any) -> float:
+    try:
+        number = operator.add(0.0, value)  # what counts as a number, and no text that looks like one
+    except TypeError:
+        raise UsageError(f"{name} must be a number, got {value!r}") from None
+    if math.isnan(number):
+        raise UsageError(f"{name} must be a number, got {value!r}")
+    return float(number)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -148,6 +180,13 @@ class Settings(Configurable):
         config=True
     )
     permissions = traitlets.Any("ask", help="read-only, ask, auto, or a list of rules.").tag(config=True)
+
+    @traitlets.validate("model", "system", "agent")
+    def _can_be_stored(self, proposal: Any) -> str:
+        try:
+            return checked_text(proposal["value"], f"the setting {proposal['trait'].name}")
+        except UsageError as exc:
+            raise traitlets.TraitError(exc.message) from None
 
     def update(self, values: Mapping[str, Any]) -> None:
         """Set several settings; all or none.

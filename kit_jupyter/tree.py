@@ -10,8 +10,9 @@ from typing import Any
 from kit_jupyter import events as ev
 from kit_jupyter.checkpoints import Checkpoints, Undone
 from kit_jupyter.compactor import summarise_branch
-from kit_jupyter.errors import UsageError
+from kit_jupyter.errors import SessionError, UsageError
 from kit_jupyter.kit_path import KitPath
+from kit_jupyter.media import checked_text
 from kit_jupyter.messages import Assistant
 from kit_jupyter.session import Session
 
@@ -97,7 +98,7 @@ class TreeVerbs(KitPath):
 
     @name.setter
     def name(self, name: str) -> None:
-        self.session.set_name(name)
+        self.session.set_name(checked_text(name, "the name of a session"))
 
     @property
     def labels(self) -> dict[str, str]:
@@ -112,7 +113,7 @@ class TreeVerbs(KitPath):
         SessionError
             If there is no such entry.
         """
-        self.session.set_label(self.session.full_id(entry_id), text)
+        self.session.set_label(_entry_of(self, entry_id), checked_text(text, "a label"))
 
     def export(self, format: str = "markdown", path: Any = None, **options: Any) -> str:
         """The session as ``markdown``, ``html``, ``jsonl`` or ``ipynb``.
@@ -129,12 +130,17 @@ class TreeVerbs(KitPath):
         ------
         UsageError
             On another format.
+        SessionError
+            If the file cannot be written.
         """
         from kit_jupyter.export import export_session
 
         text = export_session(self.session, format, **options)
         if path is not None:
-            Path(path).write_text(text, encoding="utf-8")
+            try:
+                Path(path).write_text(text, encoding="utf-8")
+            except OSError as exc:
+                raise SessionError(f"cannot write {path}: {exc.strerror or exc}") from exc
             return str(path)
         return text
 
@@ -151,7 +157,7 @@ async def _clear(kit: KitPath) -> None:
 async def _branch(kit: KitPath, entry_id: str | None, summarise: bool) -> None:
     with kit._claims.claim("the session moves to another branch"):
         session, before = kit.session, kit.session.leaf
-        entry_id = session.full_id(entry_id) if entry_id is not None else None
+        entry_id = _entry_of(kit, entry_id) if entry_id is not None else None
         kept = {entry.id for entry in session.path_to(entry_id)}
         summary: Assistant | None = None
         if summarise:
@@ -167,7 +173,11 @@ async def _branch(kit: KitPath, entry_id: str | None, summarise: bool) -> None:
 
 
 async def _fork(kit: KitPath, entry_id: str | None) -> Session:
-    return kit.session.fork(kit.session.full_id(entry_id) if entry_id is not None else None)
+    return kit.session.fork(_entry_of(kit, entry_id) if entry_id is not None else None)
+
+
+def _entry_of(kit: KitPath, entry_id: str) -> str:
+    return kit.session.full_id(checked_text(entry_id, "the id of an entry"))
 
 
 async def _resume(kit: KitPath, session: Session | str) -> None:
