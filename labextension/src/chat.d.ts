@@ -8,4 +8,10 @@ export interface ChatModel {
   send(content: unknown): void;
 }
 export function mount(options: { model: ChatModel; el: HTMLElement }): () => void;
-export function mountSaved(options: { bundle: unknown; el: HTMLElement }): () => void;
+/** A saved turn on the page. */
+export interface SavedView {
+  close(): void;
+  /** What its Retry does; null takes the button away. */
+  offer(rerun: (() => void) | null): void;
+}
+export function mountSaved(options: { bundle: unknown; el: HTMLElement }): SavedView;

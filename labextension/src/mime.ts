@@ -1,8 +1,10 @@
 // Draws a saved turn. A plugin of its own: when it is disabled, Lab falls back to the Markdown beside it.
 import { IRenderMime } from '@jupyterlab/rendermime-interfaces';
+import { Message } from '@lumino/messaging';
 import { Widget } from '@lumino/widgets';
 
-import { TURN_MIME, mountSaved } from './view';
+import type { SavedView } from './chat';
+import { TURN_MIME, mountSaved, page } from './view';
 
 class TurnView extends Widget implements IRenderMime.IRenderer {
   constructor(private readonly mimeType: string) {
@@ -11,17 +13,29 @@ class TurnView extends Widget implements IRenderMime.IRenderer {
   }
 
   async renderModel(model: IRenderMime.IMimeModel): Promise<void> {
-    this.unmount();
+    this.shown?.close();
     this.node.replaceChildren();
-    this.unmount = mountSaved({ bundle: model.data[this.mimeType], el: this.node });
+    this.shown = mountSaved({ bundle: model.data[this.mimeType], el: this.node });
+    this.offerRetry();
   }
 
   override dispose(): void {
-    this.unmount();
+    this.shown?.close();
+    this.shown = null;
     super.dispose();
   }
 
-  private unmount: () => void = () => undefined;
+  /** Only now is it known in which cell this is, and if it is in one. */
+  protected override onAfterAttach(message: Message): void {
+    super.onAfterAttach(message);
+    this.offerRetry();
+  }
+
+  private offerRetry(): void {
+    this.shown?.offer((this.isAttached && page().host?.rerunOf?.(this.node)) || null);
+  }
+
+  private shown: SavedView | null = null;
 }
 
 const extension: IRenderMime.IExtension = {

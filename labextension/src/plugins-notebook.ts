@@ -12,6 +12,8 @@ import { tellFocus } from './focus';
 import { KitInlineProvider } from './inline';
 import { ILinks } from './links';
 import { decorate } from './outputs';
+import { rerunOf } from './retry';
+import { page } from './view';
 
 export const cellsPlugin: JupyterFrontEndPlugin<void> = {
   id: 'kit-jupyter:cells',
@@ -69,10 +71,11 @@ export const cellsPlugin: JupyterFrontEndPlugin<void> = {
 
 export const outputsPlugin: JupyterFrontEndPlugin<void> = {
   id: 'kit-jupyter:outputs',
-  description: 'Buttons on outputs: Explain, Fix, Ask.',
+  description: 'Buttons on outputs: Explain, Fix, Ask; Retry on a finished turn.',
   autoStart: true,
   requires: [INotebookTracker],
   activate: (app: JupyterFrontEnd, tracker: INotebookTracker): void => {
+    (page().host ??= {}).rerunOf = output => rerunOf(app, tracker, output);
     const add = (panel: NotebookPanel): void => void panel.context.ready.then(() => !panel.isDisposed && decorate(panel, app.commands));
     tracker.forEach(add);
     tracker.widgetAdded.connect((_, panel) => add(panel));

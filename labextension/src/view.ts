@@ -9,7 +9,11 @@ export const TURN_MIME = 'application/vnd.kit.turn+json';
 interface Page {
   render?: unknown;
   loadRender?: () => Promise<unknown>;
-  host?: { insertCell?: (code: string, near: Element) => void };
+  host?: {
+    insertCell?: (code: string, near: Element) => void;
+    /** The way to run the cell again whose output this is in; null where there is none. */
+    rerunOf?: (output: Element) => (() => void) | null;
+  };
 }
 
 /** The one object that all views of a page share. */

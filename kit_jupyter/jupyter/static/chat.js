@@ -529,6 +529,8 @@ export class View {
       if (this.store.panel && !this.store.saved) head.foot.append(
         button("Retry", () => this.retry(t)),
         button("Branch here", () => this.store.send("fork", { turn: t.key, do: "branch" }), { title: "go on from this answer; later turns are set aside" }));
+      // A turn that is only shown again (%kit_show) is another cell's.
+      if (this.store.rerun && !t.showPrompt) head.foot.append(button("Retry", () => this.store.rerun(), { title: "run this cell again", "aria-label": "Retry: run this cell again" }));
       if (t.branches?.length > 1) head.foot.append(branches(t, this.store));
     }
     if (t.note) head.foot.append(h("div", { class: "kit-note" }, t.note));
@@ -740,10 +742,18 @@ export function mount({ model, el }) {
   return () => { view.close(); if (!store.views.size && !model.kitStore) store.close(); };
 }
 
-/** Draw a saved turn (the value of application/vnd.kit.turn+json) into `el`. */
+/** Draw a saved turn (the value of application/vnd.kit.turn+json) into `el`; `offer` gives it a Retry, or takes it away. */
 export function mountSaved({ bundle, el }) {
-  const view = { saved: true, turns: [{ key: "s", ...bundle.turn }] };
-  return mount({ model: { get: () => view, on() {}, off() {}, send() {} }, el });
+  const store = new Store({ get: () => ({ saved: true, turns: [{ key: "s", ...bundle.turn }] }), on() {}, off() {}, send() {} });
+  const view = new View(store, el);
+  return {
+    close() { view.close(); },
+    offer(rerun) {
+      const had = !!store.rerun;
+      store.rerun = rerun;
+      if (had !== !!rerun) for (const t of store.turns) view.turnChanged(t);
+    },
+  };
 }
 
 export default function factory() {
