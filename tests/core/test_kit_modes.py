@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import ast
 import asyncio
+import importlib
+import json
+import re
 import threading
-from dataclasses import FrozenInstanceError
+from dataclasses import FrozenInstanceError, replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+import kit_jupyter
 from kit_jupyter import Kit, KitError, PromptOptions, ProviderError, Session, TurnResult, UsageError
 from kit_jupyter import events as ev
 from kit_jupyter.inbox import Receipt
-from kit_jupyter.messages import Assistant, System, TextPart, ToolResult, User, text_of
+from kit_jupyter.messages import Assistant, ModelRef, System, TextPart, ToolResult, User, text_of
 from kit_jupyter.testing import (
     ScriptedProvider,
     delay,
@@ -28,6 +33,24 @@ from kit_jupyter.testing import (
 )
 
 from .helpers import area, texts, until
+
+WIRES = {
+    "openai_chat": "OpenAIChat",
+    "openai_responses": "OpenAIResponses",
+    "anthropic": "Anthropic",
+    "gemini": "Gemini",
+}
+
+
+def encoded(wire: str, request: Any) -> str:
+    """The body that a service of that wire would get for this request."""
+    from kit_jupyter.providers.codec import Endpoint
+
+    codec = getattr(importlib.import_module(f"kit_jupyter.providers.{wire}"), f"{WIRES[wire]}Codec")()
+    asked = replace(request, model=ModelRef.parse("some/model"))
+    body = codec.encode(asked, Endpoint(name="some", base_url="https://example.org", api_key="k")).body
+    return json.dumps(json.loads(body), ensure_ascii=False)
+
 
 # ---------------------------------------------------------------- prompt
 
@@ -154,35 +177,68 @@ async def test_options_of_parallel_calls_never_mix() -> None:
 
 async def test_a_system_message_stands_before_the_prompt_and_only_this_once(make: Any) -> None:
     """S19, S20, S79: history, system message, user message; sent once; the next call lacks it; empty adds nothing."""
-    kit, provider = make("one", "two", "three", "four")
+    kit, provider = make("one", "two", "three", "four", "five", "six")
     await kit.prompt("first")
 
     await kit.prompt_with_options("second", PromptOptions(system_message="be kind"))
-    await kit.prompt("third", options=PromptOptions(system_message=""))
+    await kit.prompt("third")
+    await kit.prompt("fourth", options=PromptOptions(system_message=""))
 
-    assert texts(provider.requests[1]) == [
-        ("user", "first"),
-        ("assistant", "one"),
-        ("system", "be kind"),
-        ("user", "second"),
-    ]
-    assert "be kind" not in str(texts(provider.requests[2]))
-    await kit.prompt("fourth", options=PromptOptions(system_message="stay", persist_system=True))
-    assert texts(provider.requests[3])[-2:] == [("system", "stay"), ("user", "fourth")]
-    assert isinstance(kit.messages[-3], System)
+    said = [("user", "first"), ("assistant", "one"), ("system", "be kind"), ("user", "second")]
+    assert texts(provider.requests[1]) == said
+    assert provider.requests[1].system == provider.requests[0].system  # not there as well
+    without = [*said[:2], said[3], ("assistant", "two"), ("user", "third")]
+    assert texts(provider.requests[2]) == without
+    assert texts(provider.requests[3]) == [*without, ("assistant", "three"), ("user", "fourth")]
+    await kit.prompt("fifth", options=PromptOptions(system_message="stay", persist_system=True))
+    await kit.prompt("sixth")
+    kept = [("system", "stay"), ("user", "fifth"), ("assistant", "five"), ("user", "sixth")]
+    assert texts(provider.requests[4])[-2:] == kept[:2]
+    assert texts(provider.requests[5])[-4:] == kept
+    assert [m.source for m in kit.messages if isinstance(m, System)] == ["option"]
+
+
+@pytest.mark.parametrize("wire", WIRES)
+async def test_the_body_of_a_request_has_the_system_message_of_one_call_once(make: Any, wire: str) -> None:
+    """S79: the bytes that a service gets hold it exactly once, wherever that service wants such text."""
+    kit, provider = make("one", "two")
+    await kit.prompt("first")
+    await kit.prompt("second", options=PromptOptions(system_message="be kind to whales"))
+
+    assert encoded(wire, provider.requests[0]).count("be kind to whales") == 0
+    assert encoded(wire, provider.requests[1]).count("be kind to whales") == 1
+
+
+@pytest.mark.parametrize("wire", WIRES)
+async def test_the_body_of_a_request_has_a_steer_at_its_tail(make: Any, wire: str) -> None:
+    """S5: behind all that was said, as a system message or as what stands for one where there is none mid-way."""
+    kit, provider = make("one", "two")
+    await kit.prompt("a question of old")
+    await kit.steer("answer in Frisian")
+
+    body = encoded(wire, provider.last_request)
+    assert body.count("answer in Frisian") == 1
+    assert body.index("a question of old") < body.index("answer in Frisian") < body.index("Follow the instruction")
 
 
 async def test_the_named_alias_does_the_same_as_the_options_argument() -> None:
-    """S18: `prompt(text, options=…)` and `prompt_with_options` make the same request and the same entries."""
-    requests = []
+    """S18: `prompt(text, options=…)` and `prompt_with_options`: the same request, entries, events and result."""
+    seen = []
     for named in (False, True):
-        provider = ScriptedProvider("x")
-        kit = Kit(provider=provider, session="memory")
-        options = PromptOptions(system_message="s", max_steps=2, thinking="low")
-        await (kit.prompt_with_options("q", options) if named else kit.prompt("q", options=options))
-        requests.append((texts(provider.last_request), provider.last_request.thinking))
+        provider = ScriptedProvider([tool_call("area", call_id="c", width=1, height=2)], "x")
+        kit = Kit(provider=provider, session="memory", tools=[area], permissions="auto")
+        options = PromptOptions(system_message="s", max_steps=1, thinking="low", max_tokens=9, temperature=0.5)
+        with record_events(kit) as log:
+            result = await (kit.prompt_with_options("q", options) if named else kit.prompt("q", options=options))
+        request = provider.last_request
+        facts = (texts(request), request.thinking, request.max_tokens, request.temperature, request.tools)
+        entries = [
+            (e.type, m.role, m.parts, getattr(m, "request", None)) for e in kit.session.entries if (m := e.message)
+        ]
+        seen.append((facts, entries, log.names, str(result), result.stop_reason, result.steps))
 
-    assert requests[0] == requests[1]
+    assert seen[0] == seen[1]
+    assert seen[0][4:] == ("max_steps", 1)
 
 
 async def test_max_steps_stops_after_that_many_model_calls(make: Any) -> None:
@@ -190,8 +246,6 @@ async def test_max_steps_stops_after_that_many_model_calls(make: Any) -> None:
     kit, provider = make(
         [tool_call("area", width=2, height=3)],
         "after",
-        [tool_call("area", width=1, height=1)],
-        "done",
         tools=[area],
         max_steps=2,
     )
@@ -203,7 +257,10 @@ async def test_max_steps_stops_after_that_many_model_calls(make: Any) -> None:
     assert "limit of 1 steps" in kit.messages[-1].parts[0].text
     assert unanswered_calls(provider.last_request) == []
     assert str(await kit.prompt("again")) == "after"
-    assert (await kit.prompt("tools", options=PromptOptions(max_steps=0))).steps == 2
+    for options in (PromptOptions(max_steps=0), PromptOptions(), None):  # the setting's two, though more is asked for
+        provider.script(*([tool_call("area", width=1, height=1)] for _ in range(2)))
+        limited = await kit.prompt("tools", options=options)
+        assert (limited.steps, limited.stop_reason) == (2, "max_steps")
 
 
 async def test_extra_tools_and_a_choice_of_tools_hold_for_this_call_only(make: Any) -> None:
@@ -255,9 +312,12 @@ async def test_steer_while_idle_is_one_turn_with_a_system_message(make: Any) -> 
         result = await kit.steer("answer in German")
 
     assert isinstance(result, TurnResult)
+    assert str(result) == "ok"
     assert [role for role, _ in texts(provider.last_request)] == ["user", "assistant", "system", "user"]
     assert texts(provider.last_request)[2][1] == "answer in German"
-    assert log.of(ev.TurnStart)[0].prompt == "[steer] answer in German"
+    assert "Follow the instruction above" in texts(provider.last_request)[3][1]
+    assert [(e.prompt, e.mode) for e in log.of(ev.TurnStart)] == [("[steer] answer in German", "steer")]
+    assert [type(m) for m in kit.messages[2:4]] == [System, User]
     assert [e.visible for e in log.of(ev.UserMessage)] == [False, False]
     assert [getattr(m, "source", None) for m in kit.messages[2:4]] == ["steer", "steer"]
     assert len(provider.requests) == 2
@@ -277,7 +337,7 @@ async def test_a_steer_holds_for_later_turns_and_after_reopening(make: Any) -> N
 
 
 async def test_steer_during_tools_is_delivered_before_the_next_model_call(make: Any) -> None:
-    """S11, U26: the running tools finish; then the steer, stored once, and it stays in its place."""
+    """S11, U26: the whole batch of tools finishes; then the steer, stored once, and it stays in its place."""
     going, may_end = threading.Event(), threading.Event()
 
     def slow() -> str:
@@ -286,7 +346,8 @@ async def test_steer_during_tools_is_delivered_before_the_next_model_call(make: 
         may_end.wait(5)
         return "tool done"
 
-    kit, provider = make([tool_call("slow")], "after", "later", tools=[slow])
+    batch = [tool_call("slow"), tool_call("area", width=2, height=3)]
+    kit, provider = make(batch, "after", "later", tools=[slow, area])
     task = asyncio.ensure_future(asyncio.to_thread(kit.prompt_sync, "go"))
     await asyncio.to_thread(going.wait, 5)
 
@@ -298,11 +359,13 @@ async def test_steer_during_tools_is_delivered_before_the_next_model_call(make: 
     await task
 
     assert await receipt == "committed"
-    assert [role for role, _ in texts(provider.requests[1])] == ["user", "assistant", "tool", "system"]
+    assert receipt.message_id == kit.messages[4].id
+    assert [role for role, _ in texts(provider.requests[1])] == ["user", "assistant", "tool", "tool", "system"]
+    assert [(m.is_error, text_of(m.parts)) for m in kit.messages[2:4]] == [(False, "tool done"), (False, "6")]
     assert texts(provider.requests[1])[-1][1] == "mind the gap"
     await kit.prompt("again")
     assert [m.source for m in kit.messages if isinstance(m, System)] == ["steer"]
-    assert [role for role, _ in texts(provider.requests[2])][:4] == ["user", "assistant", "tool", "system"]
+    assert texts(provider.requests[2])[:5] == texts(provider.requests[1])
 
 
 async def test_steer_now_cuts_a_running_tool_and_the_next_call_has_the_text(make: Any) -> None:
@@ -570,6 +633,22 @@ async def test_one_private_coroutine_runs_every_mode(make: Any, mode: str, monke
     assert calls == [mode if mode in ("steer", "follow_up") else "prompt"]
 
 
+def test_no_other_place_makes_a_turn() -> None:
+    """S2, S34: `Turn(…)` is made and run in `_run_turn` only; a row of `kit.map` is a turn in a session of its own."""
+    package = Path(kit_jupyter.__file__).parent
+    made, run = [], []
+    for path in package.rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.AsyncFunctionDef | ast.FunctionDef):
+                source = ast.unparse(node)
+                if re.search(r"(?<![\w.])Turn\(", source):
+                    made.append((path.name, node.name))
+                if "turn.run(" in source:
+                    run.append((path.name, node.name))
+
+    assert sorted(made) == sorted(run) == [("kit_path.py", "_run_turn"), ("local.py", "_one_turn")]
+
+
 GOLDEN = [
     "TurnStart",
     "UserMessage",
@@ -603,25 +682,54 @@ async def test_events_come_in_one_fixed_order_in_every_mode(make: Any, mode: str
     await kit.prompt("first")
 
     with record_events(kit) as log:
-        await run_mode(kit, mode)
+        came = await run_mode(kit, mode)
 
     golden = [GOLDEN[0], "UserMessage", *GOLDEN[1:]] if mode == "steer" else GOLDEN
     assert log.names == golden
+    labels = {"steer": "[steer] x", "follow_up": "[follow-up]"}
+    assert isinstance(log[0], ev.TurnStart)
+    assert log[0].prompt == labels.get(mode, "x")
     call = log.of(ev.ToolCall)[0]
+    assert call.call_id
+    assert {e.call_id for e in log.of(ev.ToolExecutionStart, ev.ToolExecutionEnd)} == {call.call_id}
     assert (call.name, call.parsed, call.arguments) == ("area", {"width": 2, "height": 3}, '{"width": 2, "height": 3}')
     result = log.of(ev.ToolResultEvent)[0]
     assert (result.call_id, result.name, result.result, result.is_error) == (call.call_id, "area", "6", False)
+    assert result.arguments == call.arguments
     assert log.of(ev.ToolExecutionStart)[0].monotonic > 0
     assert log.of(ev.ToolExecutionEnd)[0].duration_seconds >= 0
     first, second = log.of(ev.MessageEnd)
     for end in (first, second):
         deltas = [e.delta for e in log.of(ev.MessageUpdate) if e.message_id == end.message.id]
         assert "".join(d.text for d in deltas if type(d).__name__ == "TextDelta") == end.message.parts[0].text
+    chunks = [e.delta.text for e in log.of(ev.MessageUpdate) if type(e.delta).__name__ == "TextDelta"]
+    assert chunks == ["let", " me", " se", "e", "It", " is", " 6"]
     assert log.of(ev.ToolCallContent)[0].content == "let me see"
+    assert kit.messages[-3] == first.message
+    assert kit.messages[-1] == second.message
     assert log.of(ev.Response)[0].content == log[-1].response == "It is 6"
     assert log[-1].stop_reason == "stop"
     assert [e.seq for e in log] == sorted({e.seq for e in log})
     assert len({e.turn_id for e in log}) == 1
+    if isinstance(came, TurnResult):
+        assert str(came) == log.of(ev.Response)[0].content
+
+
+async def test_the_tools_run_until_no_call_is_left(make: Any) -> None:
+    """S27, S35: five steps of calls, then words: each call answered, one `Response`, for the final text only."""
+    steps = [
+        [text(f"step {i}"), tool_call("area", width=i, height=2), tool_call("area", width=i, height=3)]
+        for i in range(5)
+    ]
+    kit, provider = make(*steps, "all done", tools=[area])
+
+    with record_events(kit) as log:
+        result = await kit.prompt("go")
+
+    assert (str(result), result.steps, len(provider.requests)) == ("all done", 6, 6)
+    assert [e.result for e in log.of(ev.ToolResultEvent)] == [str(i * h) for i in range(5) for h in (2, 3)]
+    assert [e.content for e in log.of(ev.Response)] == ["all done"]
+    assert [e.content for e in log.of(ev.ToolCallContent)] == [f"step {i}" for i in range(5)]
 
 
 async def test_entries_are_stored_in_order_and_before_any_tool_runs(make: Any) -> None:
@@ -880,9 +988,11 @@ async def test_input_hooks_change_handle_or_pass(make: Any) -> None:
     assert kit.messages[0].request.original == "hi :smile:"
     assert seen[-1] == ("hi :smile:", "magic")
     plain, _ = make("ok")
+    same = "".join(["words", " of one"])
     with record_events(plain) as log:
-        assert await plain.apply_input("x") == "x"
+        assert await plain.apply_input(same) is same  # nothing was asked, copied or sent to another thread
     assert not log
+    assert not plain.host.has_input_hooks
 
 
 async def test_a_turn_hook_can_inject_text_and_replace_the_system_prompt(make: Any) -> None:
