@@ -58,7 +58,9 @@ def result_of(message):
         return {"tools": tools()}
     if method == "tools/call":
         if way == "large":
-            return {"content": [{"type": "text", "text": "y" * 50_000_000}]}
+            return {"content": [{"type": "text", "text": "y" * int(sys.argv[2] if len(sys.argv) > 2 else 50_000_000)}]}
+        if way == "large-notice":
+            say({"jsonrpc": "2.0", "method": "notifications/message", "params": {"data": "y" * 500_000}})
         if way == "wrong-result":
             return {"content": "not a list"}
         if way == "bad-image":

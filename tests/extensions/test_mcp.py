@@ -34,9 +34,9 @@ def demo(name="demo", **more):
     return Server(name=name, command=sys.executable, args=[DEMO], start_timeout_seconds=SLOW, **more)
 
 
-def odd(way, **more):
+def odd(way, *words, **more):
     options = {"start_timeout_seconds": SLOW, **more}
-    return Server(name="odd", command=sys.executable, args=[ODD, way], **options)
+    return Server(name="odd", command=sys.executable, args=[ODD, way, *words], **options)
 
 
 def plain(**more):
@@ -348,6 +348,22 @@ async def test_fifty_megabytes_are_not_taken_in():
             await connection.call("good", {})
 
         assert connection.is_connected
+
+
+async def test_a_limit_below_one_read_still_tells_whose_answer_it_was():
+    """Bad input: the head of the line is kept, however small the limit is."""
+    with connected(odd("large", "600000", max_message_bytes=20_000)) as connection:
+        with pytest.raises(ToolError, match="bytes, more than the limit of 20000"):
+            await connection.call("good", {})
+
+        assert connection.is_connected
+
+
+async def test_why_we_hung_up_is_told():
+    """Bad input: a message too large to read that answers nobody ends the connection, and the error says so."""
+    says = r"it sent a message of 500\d+ bytes without an id in its head"
+    with connected(odd("large-notice", max_message_bytes=20_000)) as connection, pytest.raises(ToolError, match=says):
+        await connection.call("good", {})
 
 
 @pytest.mark.slow

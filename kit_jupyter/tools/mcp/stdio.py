@@ -20,6 +20,7 @@ from kit_jupyter.tools.mcp.server import Server
 __all__ = ["ServerDied", "Stdio"]
 
 _TOO_LARGE: Final = -32099
+_HEAD_BYTES: Final = 4096
 
 
 class ServerDied(Exception):
@@ -42,6 +43,7 @@ class Stdio:
         self._on_rubbish = on_rubbish
         self._tasks: list[asyncio.Task[None]] = []
         self._last_words: deque[str] = deque(maxlen=12)
+        self._fault = ""
         self.patience_seconds = 2.0  # for each way of ending, the polite one first
         self.process: asyncio.subprocess.Process | None = None
 
@@ -68,7 +70,8 @@ class Stdio:
         self._in, incoming = anyio.create_memory_object_stream[Any](0)
         outgoing, self._out = anyio.create_memory_object_stream[Any](0)
         self._ends = (self._in, incoming, outgoing, self._out)
-        self._tasks = [asyncio.ensure_future(job()) for job in (self._read, self._write, self._listen)]
+        self._listening = asyncio.ensure_future(self._listen())
+        self._tasks = [asyncio.ensure_future(self._read()), asyncio.ensure_future(self._write()), self._listening]
         return incoming, outgoing
 
     async def __aexit__(self, *exc_info: object) -> None:
@@ -116,10 +119,10 @@ class Stdio:
                     await self._take(pieces, size)
                     pieces, size = [], 0
                 size += len(rest)
-                if size <= limit:
+                if size <= limit or sum(map(len, pieces)) < _HEAD_BYTES:
                     pieces.append(rest)
-                elif sum(map(len, pieces)) > 4096:
-                    pieces = [b"".join(pieces)[:4096]]  # too large: only its head is kept, to know whose answer it is
+                else:  # too large: only its head is kept, to know whose answer it is
+                    pieces = [b"".join(pieces)[:_HEAD_BYTES]]
         finally:
             self._in.close()
 
@@ -134,7 +137,8 @@ class Stdio:
         if size > self._server.max_message_bytes:
             found = re.search(rb'"id"\s*:\s*(\d+|"[^"]{0,200}")', line)
             if found is None:
-                raise ServerDied(f"a message of {size} bytes without an id in its head")
+                self._fault = f"it sent a message of {size} bytes without an id in its head"
+                raise ServerDied(self._fault)
             text = f"the answer has {size} bytes, more than the limit of {self._server.max_message_bytes}; ask for less"
             error = types.ErrorData(code=_TOO_LARGE, message=text)
             message = types.JSONRPCError(jsonrpc="2.0", id=json.loads(found[1]), error=error)
@@ -174,14 +178,16 @@ class Stdio:
             self._last_words.append(line[:500].decode("utf-8", "replace").rstrip())
 
     async def obituary(self) -> str:
-        """Exit code and last words, for an error's text."""
+        """Exit code and last words, or why we hung up, for an error's text."""
         assert self.process is not None
+        if self._fault:
+            return self._fault
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(self.process.wait(), 1.0)
         code = self.process.returncode
         how = "it closed its output" if code is None else f"exit code {code}"
         with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(asyncio.shield(self._tasks[2]), 0.5)
+            await asyncio.wait_for(asyncio.shield(self._listening), 0.5)
         return f"{how}; its last words:\n{self.words}" if self.words else how
 
     @property
