@@ -19,7 +19,7 @@ class Server:
     Parameters
     ----------
     name : str
-        Small letters, digits and hyphens; the first part of its tools' names.
+        Small letters, digits, hyphens and underscores, at most 30; the first part of its tools' names.
     command, args, env, cwd
         A program that speaks over stdin and stdout. It sees a clean environment: home, path, language
         and what `env` adds.
@@ -66,6 +66,8 @@ class Server:
 
     def __post_init__(self) -> None:
         if not re.fullmatch(r"[a-z0-9]+([-_][a-z0-9]+)*", self.name) or len(self.name) > 30:
-            raise UsageError(f"a server's name is small letters, digits and hyphens, at most 30, got {self.name!r}")
+            raise UsageError(
+                f"a server's name is small letters, digits, hyphens and underscores, at most 30, got {self.name!r}"
+            )
         if bool(self.command) == bool(self.url):
             raise UsageError(f"server {self.name!r} needs a command or a url, and not both")

@@ -11,7 +11,6 @@ from kit_jupyter.errors import BadArguments
 from kit_jupyter.messages import ToolSpec
 from kit_jupyter.permissions import Access, Need
 from kit_jupyter.tool import ToolContext, ToolOutcome, Wish
-from kit_jupyter.tools.mcp.parts import cut
 from kit_jupyter.tools.mcp.server import Server
 from kit_jupyter.trifecta import Legs
 
@@ -46,7 +45,7 @@ class McpTool:
         self.name = _tool_name(server.name, name, salt)
         self.spec = ToolSpec(
             name=self.name,
-            description=cut(description)[:4000] or f"{name}, of {server.name}",
+            description=description[:4000] or f"{name}, of {server.name}",
             schema={"type": "object", "properties": {}, **schema},
         )
 
