@@ -141,8 +141,14 @@ class Cut:
         return len(self.history) + len(self.turn_prefix)
 
 
-def find_cut(session: Session, keep_recent_tokens: int) -> Cut | None:
-    """Where to cut the present branch; None when there is nothing to summarise."""
+def find_cut(session: Session, keep_recent_tokens: int, *, is_between_turns: bool = False) -> Cut | None:
+    """Where to cut the present branch; None when there is nothing to summarise.
+
+    Parameters
+    ----------
+    is_between_turns : bool
+        Then the last answer, too, may be summarised when it is far longer than what should stay.
+    """
     branch = session.branch()
     if not branch or branch[-1].type == "compaction":
         return None
@@ -155,7 +161,7 @@ def find_cut(session: Session, keep_recent_tokens: int) -> Cut | None:
             start = next((j for j, e in enumerate(branch) if e.id == kept), i + 1)
             break
     region = [e for e in branch[start:] if e.type != "compaction" and e.message is not None]
-    cut = _cut_index(region, keep_recent_tokens)
+    cut = _cut_index(region, keep_recent_tokens, is_between_turns)
     if cut == 0:
         return None
     messages = [e.message for e in region if e.message is not None]
@@ -177,14 +183,21 @@ def _starts_turn(message: Message, before: Message) -> bool:
     return message.turn_id != before.turn_id or (isinstance(message, User) and not message.turn_id)
 
 
-def _cut_index(region: Sequence[Entry], keep_recent_tokens: int) -> int:
-    """Index of the first kept entry: the earliest valid cut point at or after the place where enough is kept."""
+def _cut_index(region: Sequence[Entry], keep_recent_tokens: int, is_between_turns: bool) -> int:
+    """Index of the first kept entry: the earliest valid cut point at or after the place where enough is kept.
+
+    A message with which far more than that would stay is not kept: the context could become longer by its summary.
+    """
     kept = 0
     at = len(region)
     for i in range(len(region) - 1, -1, -1):
         message = region[i].message
         assert message is not None
-        kept += estimate_tokens(message)
+        size = estimate_tokens(message)
+        may_go = at < len(region) or (is_between_turns and isinstance(message, Assistant))
+        if may_go and kept + size > 2 * keep_recent_tokens > 0:
+            break
+        kept += size
         at = i
         if kept >= keep_recent_tokens:
             break
@@ -192,7 +205,7 @@ def _cut_index(region: Sequence[Entry], keep_recent_tokens: int) -> int:
         at = 0 if keep_recent_tokens else len(region)
     while at < len(region) and isinstance(region[at].message, ToolResult):
         at += 1  # never between a call and its result
-    if at >= len(region) and keep_recent_tokens:
+    if at >= len(region) and keep_recent_tokens and region and isinstance(region[-1].message, ToolResult):
         # What is recent is one batch of results: keep it whole, with the answer that asked for it.
         at = len(region) - 1
         while at > 0 and isinstance(region[at].message, ToolResult):

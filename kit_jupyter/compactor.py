@@ -113,7 +113,7 @@ class Compactor:
         keep_recent_tokens: int,
         say: Say,
     ) -> Assistant | None:
-        cut = find_cut(session, keep_recent_tokens)
+        cut = find_cut(session, keep_recent_tokens, is_between_turns=reason == "manual")
         if cut is None or not cut.removed:
             return None
         before = context_tokens(session.messages())

@@ -65,6 +65,11 @@ def summary(said: str = "S") -> Assistant:
     return Assistant(id=new_id("msg"), time=now(), parts=(TextPart(said),), result=ResultFacts(kind="summary"))
 
 
+def size(request: Any) -> int:
+    """Characters of a request's messages."""
+    return sum(len(said) for _, said in texts(request))
+
+
 # ---------------------------------------------------------------- where to cut
 
 STEP = st.tuples(st.sampled_from(["short", "long", "tools", "steer", "beside"]), st.integers(1, 3))
@@ -252,11 +257,46 @@ async def test_compact_writes_one_entry_and_the_next_request_is_smaller(make: An
     assert end.messages_removed >= 1
     await kit.prompt("three")
     assert texts(provider.last_request)[0] == ("user", SUMMARY_LEAD + "The summary")
-    assert sum(len(t) for _, t in texts(provider.last_request)) < 5000
+    assert size(provider.last_request) < size(provider.requests[1]) / 2
+    assert [text_of(m.parts) for m in kit.messages] == ["The summary", "two", "b" * 40, "three", "c"]
     assert kit.history[: len(seen)] == seen
     marker = next(m for m in kit.history if isinstance(m, Assistant) and m.result.kind == "summary")
     assert marker.usage.tokens.total == 920
     assert kit.usage.tokens.total == 920
+
+
+async def test_a_long_last_answer_is_summarised_with_the_rest(make: Any) -> None:
+    """S4: it was kept whole, and the next request was larger than the one before."""
+    kit, provider = make("a" * 4000, [text("The summary")], "b")
+    await kit.prompt("one")
+
+    assert await kit.compact() == "The summary"
+    await kit.prompt("two")
+
+    assert "a" * 100 in texts(provider.requests[1])[0][1]
+    assert texts(provider.last_request) == [("user", SUMMARY_LEAD + "The summary"), ("user", "two")]
+    assert size(provider.last_request) < 1000
+
+
+def test_a_message_far_larger_than_what_should_stay_is_summarised() -> None:
+    """Between turns an answer, too; but not a question that waits for its answer, and never a result alone."""
+    session = Session.memory()
+    for message in (user("one"), answer("a" * 4000), user("two"), answer("b" * 40)):
+        session.append(message)
+    ids = [entry.id for entry in session.entries]
+
+    found = [find_cut(session, keep, is_between_turns=True) for keep in (100, 400, 600)]
+    assert [cut and cut.first_kept for cut in found] == [ids[2], ids[2], ids[1]]
+    session.append(user("three " * 1000))
+    assert [cut and cut.first_kept for cut in (find_cut(session, 100),)] == [session.leaf]
+    session.append(answer("c" * 4000, "t", "call"))
+    session.append(result("call", "r" * 4000))
+    kept = find_cut(session, 100, is_between_turns=True)
+    assert kept is not None
+    assert kept.first_kept == session.entries[-2].id
+    session.append(answer("d" * 4000))
+    middle, between = find_cut(session, 100), find_cut(session, 100, is_between_turns=True)
+    assert (middle and middle.first_kept, between and between.first_kept) == (session.leaf, None)
 
 
 async def test_compact_says_why_it_cannot(make: Any) -> None:
