@@ -14,6 +14,7 @@ import pytest
 
 from kit_jupyter import events as ev
 from kit_jupyter.events import EVENT_TYPES, EventBus, event_from_json
+from kit_jupyter.jupyter.turns import TurnModel
 from kit_jupyter.messages import (
     Assistant,
     Native,
@@ -266,8 +267,13 @@ def test_an_observer_thread_ends_when_nothing_comes(monkeypatch: pytest.MonkeyPa
     assert bus.has_threaded
 
 
+def shown(turn: TurnModel) -> Any:
+    """What a view draws of a turn."""
+    return [item.whole() | {"seconds": None} for item in turn.items], turn.prompt, turn.status, turn.error
+
+
 async def test_a_widget_attached_late_is_rebuilt_from_what_lasts(make: Any) -> None:
-    """S63: lasting events, replayed from JSON, hold every message of the turn."""
+    """S63: lasting events, replayed from JSON, hold every message of the turn; a view fed with them shows it all."""
     kit, _ = make([text("a b c"), tool_call("area", width=2, height=2)], "done", tools=[area])
     with record_events(kit) as log:
         await kit.prompt("go")
@@ -276,6 +282,14 @@ async def test_a_widget_attached_late_is_rebuilt_from_what_lasts(make: Any) -> N
     messages = [e.message for e in replayed if isinstance(e, ev.UserMessage | ev.MessageEnd)]
     assert [m.id for m in messages] == [m.id for m in kit.messages if m.role != "tool"]
     assert [e.result for e in replayed if isinstance(e, ev.ToolResultEvent)] == ["4"]
+    live, late = (TurnModel(log[0].turn_id, "t1") for _ in range(2))
+    for event in log:
+        live.take(event)
+    for event in replayed:
+        late.take(event)
+    assert shown(late) == shown(live)
+    assert [item.kind for item in late.items] == ["text", "tool", "text"]
+    assert (late.status, late.ended) == ("done", True)
 
 
 def test_users_and_messages_are_shared_not_copied() -> None:

@@ -112,6 +112,13 @@ async def test_each_kind_of_failure_takes_the_same_road(make: Any) -> None:
     assert [m.is_error for m in results(kit)] == [True] * 6 + [False]
     calls = [e.call_id for e in log.of(ev.ToolCall)]
     assert calls == [e.call_id for e in log.of(ev.ToolResultEvent)] == [m.call_id for m in results(kit)]
+    said = [(e.name, e.arguments) for e in log.of(ev.ToolCall)]
+    assert said[1] == ("area", "{not json")
+    assert [(e.name, e.arguments) for e in log.of(ev.ToolResultEvent)] == said
+    assert [(e.result, e.is_error) for e in log.of(ev.ToolResultEvent)] == [
+        (m.parts[0].text, m.is_error) for m in results(kit)
+    ]
+    assert log.of(ev.ToolCall)[1].parsed is None
     assert [e.call_id for e in log.of(ev.ToolExecutionStart)] == [e.call_id for e in log.of(ev.ToolExecutionEnd)]
     assert [e.outcome for e in log.of(ev.ToolExecutionEnd)] == ["error", "ok"]
     assert unanswered_calls(provider.last_request) == []
@@ -203,7 +210,7 @@ async def test_a_tool_may_return_plain_values(make: Any) -> None:
 
 
 async def test_a_tool_that_takes_too_long_is_stopped_and_told(make: Any) -> None:
-    """S41: time-out has its own end; the model is told the limit."""
+    """S25, S41: time-out has its own end, which has its start; the model is told the limit."""
 
     async def slow(context: Any) -> None:
         await asyncio.sleep(60)
@@ -212,7 +219,10 @@ async def test_a_tool_that_takes_too_long_is_stopped_and_told(make: Any) -> None
     with record_events(kit) as log:
         await kit.prompt("go")
 
-    assert log.of(ev.ToolExecutionEnd)[0].outcome == "timeout"
+    start, end = log.of(ev.ToolExecutionStart, ev.ToolExecutionEnd)
+    assert start.call_id == end.call_id == results(kit)[0].call_id
+    assert end.outcome == "timeout"
+    assert 0.05 <= end.duration_seconds < 30
     assert "longer than 0.05 s" in results(kit)[0].parts[0].text
 
 
@@ -316,7 +326,7 @@ async def test_stop_in_a_stream_keeps_what_came(make: Any) -> None:
 
 
 async def test_stop_in_a_tool_answers_every_call(make: Any) -> None:
-    """S25, S52, law 2: the running tool is stopped, those behind it are not run; the next request answers all."""
+    """S25, S41, S52, law 2: the running tool is stopped, those behind it do not run; the next request answers all."""
     going = asyncio.Event()
     loop = asyncio.get_running_loop()
 
@@ -336,9 +346,10 @@ async def test_stop_in_a_tool_answers_every_call(make: Any) -> None:
         result = await task
 
     assert time.monotonic() - begun < 3
-    assert result.stop_reason == "aborted"
+    assert result.stop_reason == log[-1].stop_reason == "aborted"
     assert [m.is_error for m in results(kit)] == [True, True]
-    assert [e.outcome for e in log.of(ev.ToolExecutionEnd)] == ["cancelled"]
+    assert [e.call_id for e in log.of(ev.ToolExecutionStart)] == [results(kit)[0].call_id]
+    assert [(e.call_id, e.outcome) for e in log.of(ev.ToolExecutionEnd)] == [(results(kit)[0].call_id, "cancelled")]
     assert len(log.of(ev.ToolCall)) == len(log.of(ev.ToolResultEvent)) == 2
     await kit.prompt("next")
     assert unanswered_calls(provider.last_request) == []
@@ -898,7 +909,7 @@ async def test_gates_and_result_hooks_see_each_call(make: Any) -> None:
 
 
 async def test_approval_is_asked_answered_and_remembered(make: Any) -> None:
-    """An ApprovalAsked event is answered from any thread; edited arguments are checked; a failing asker denies."""
+    """S40: the tool starts only when a person has agreed; edited arguments are checked; a failing asker denies."""
     kit, _ = make(
         [tool_call("asked_area", width=2, height=3)],
         "a",
@@ -908,14 +919,20 @@ async def test_approval_is_asked_answered_and_remembered(make: Any) -> None:
         permissions="ask",
     )
     kit.is_attended = True
-    task = asyncio.ensure_future(kit.prompt("go"))
-    await until(lambda: kit.pending_approvals)
-    call_id = kit.pending_approvals[0].call_id
-    with pytest.raises(UsageError, match="scope must be"):
-        kit.approve(call_id, scope="ever")
-    kit.approve(call_id, arguments={"width": 5, "height": 5})
-    await task
+    with record_events(kit) as log:
+        task = asyncio.ensure_future(kit.prompt("go"))
+        await until(lambda: kit.pending_approvals)
+        call_id = kit.pending_approvals[0].call_id
+        with pytest.raises(UsageError, match="scope must be"):
+            kit.approve(call_id, scope="ever")
+        assert log.names[-1] == "ApprovalAsked"
+        assert not log.of(ev.ToolExecutionStart)
+        answered = time.monotonic()
+        await asyncio.to_thread(kit.approve, call_id, arguments={"width": 5, "height": 5})
+        await task
     assert results(kit)[0].parts[0].text == "25"
+    assert log.of(ev.ToolExecutionStart)[0].call_id == call_id
+    assert log.of(ev.ToolExecutionStart)[0].monotonic >= answered
 
     async def broken(question: Any) -> bool:
         raise OSError("no screen")
