@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import ast
 import asyncio
-import importlib
-import json
 import re
 import threading
-from dataclasses import FrozenInstanceError, replace
+from dataclasses import FrozenInstanceError
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +16,7 @@ import kit_jupyter
 from kit_jupyter import Kit, KitError, PromptOptions, ProviderError, Session, TurnResult, UsageError
 from kit_jupyter import events as ev
 from kit_jupyter.inbox import Receipt
-from kit_jupyter.messages import Assistant, ModelRef, System, TextPart, ToolResult, User, text_of
+from kit_jupyter.messages import Assistant, System, TextPart, ToolResult, User, text_of
 from kit_jupyter.testing import (
     ScriptedProvider,
     delay,
@@ -32,25 +30,7 @@ from kit_jupyter.testing import (
     usage,
 )
 
-from .helpers import area, texts, until
-
-WIRES = {
-    "openai_chat": "OpenAIChat",
-    "openai_responses": "OpenAIResponses",
-    "anthropic": "Anthropic",
-    "gemini": "Gemini",
-}
-
-
-def encoded(wire: str, request: Any) -> str:
-    """The body that a service of that wire would get for this request."""
-    from kit_jupyter.providers.codec import Endpoint
-
-    codec = getattr(importlib.import_module(f"kit_jupyter.providers.{wire}"), f"{WIRES[wire]}Codec")()
-    asked = replace(request, model=ModelRef.parse("some/model"))
-    body = codec.encode(asked, Endpoint(name="some", base_url="https://example.org", api_key="k")).body
-    return json.dumps(json.loads(body), ensure_ascii=False)
-
+from .helpers import WIRES, area, encoded, texts, until
 
 # ---------------------------------------------------------------- prompt
 

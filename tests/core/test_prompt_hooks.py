@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import inspect
+import itertools
+import json
 from typing import Any
 
 import pytest
@@ -11,9 +13,9 @@ from kit_jupyter import PromptEditor, UsageError
 from kit_jupyter import events as ev
 from kit_jupyter.messages import Assistant, Finished, ResponseFacts, TextDelta, User
 from kit_jupyter.provider import ModelInfo
-from kit_jupyter.testing import record_events
+from kit_jupyter.testing import record_events, tool_call
 
-from .helpers import texts
+from .helpers import WIRES, area, encoded, texts
 
 
 async def test_a_hook_appends_messages_to_this_request_only(make: Any) -> None:
@@ -38,6 +40,41 @@ async def test_a_hook_appends_messages_to_this_request_only(make: Any) -> None:
     assert texts(provider.requests[0]) == [("user", "hi"), ("user", "look at the plot"), ("assistant", "I see it")]
     assert [m.parts[0].text for m in kit.messages] == ["hi", "a", "more", "b"]
     assert "role 'system'" in str(said[0])
+
+
+@pytest.mark.parametrize("wire", WIRES)
+async def test_an_assistants_message_of_a_hook_keeps_the_order_each_service_wants(make: Any, wire: str) -> None:
+    """S102: at the head, in a row and between: the words are sent once, and roles alternate where they must."""
+    refused: list[str] = []
+
+    def configure(c: Any) -> None:
+        def hook(prompt: PromptEditor) -> None:
+            call = next((m.message_id for m in prompt.messages if m.role == "assistant"), "")
+            if call:
+                with pytest.raises(UsageError) as caught:
+                    prompt.insert_after(call, "assistant", "in between")
+                refused.append(str(caught.value))
+            prompt.prepend("assistant", "I remember")
+            prompt.append("assistant", "I see")
+            prompt.append("assistant", "so it is")
+            prompt.append("user", "go on, then")
+
+        c.add_hook("edit_prompt", hook)
+
+    kit, provider = make([tool_call("area", width=1, height=2)], "b", tools=[area], configure=configure)
+    await kit.prompt("hi")
+
+    body = encoded(wire, provider.last_request)
+    said = [f'"{words}"' for words in ("I remember", "hi", "I see", "so it is", "go on, then")]
+    assert [body.count(words) for words in said] == [1] * 5
+    assert sorted(said, key=body.index) == said
+    assert "between tool call" in refused[0]
+    assert "no wire allows that; choose a place before the call or after its last result" in refused[0]
+    if wire in ("anthropic", "gemini"):
+        messages = json.loads(body)["messages" if wire == "anthropic" else "contents"]
+        roles = [message["role"] for message in messages]
+        assert roles[0] == "user"
+        assert all(one != next_one for one, next_one in itertools.pairwise(roles))
 
 
 async def test_a_hook_cannot_fake_ids_times_or_metadata(make: Any) -> None:
