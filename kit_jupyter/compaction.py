@@ -196,6 +196,7 @@ def _cut_index(region: Sequence[Entry], keep_recent_tokens: int, is_between_turn
         size = estimate_tokens(message)
         may_go = at < len(region) or (is_between_turns and isinstance(message, Assistant))
         if may_go and kept + size > 2 * keep_recent_tokens > 0:
+            at = _end_of_turn(region, at, is_between_turns)
             break
         kept += size
         at = i
@@ -214,6 +215,19 @@ def _cut_index(region: Sequence[Entry], keep_recent_tokens: int, is_between_turn
     while 1 < at < len(region) and _is_beside(region[at].message):
         at -= 1
     return at
+
+
+def _end_of_turn(region: Sequence[Entry], at: int, is_between_turns: bool) -> int:
+    """The next beginning of a turn, so that a summary need not tell half of one; `at` inside of the turn that runs."""
+    end = at
+    while end < len(region) and not _begins(region, end):
+        end += 1
+    return end if end < len(region) or is_between_turns else at
+
+
+def _begins(region: Sequence[Entry], at: int) -> bool:
+    message, before = region[at].message, region[at - 1].message
+    return message is not None and before is not None and _starts_turn(message, before)
 
 
 def _is_beside(message: Message | None) -> bool:

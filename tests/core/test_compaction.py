@@ -279,24 +279,30 @@ async def test_a_long_last_answer_is_summarised_with_the_rest(make: Any) -> None
 
 
 def test_a_message_far_larger_than_what_should_stay_is_summarised() -> None:
-    """Between turns an answer, too; but not a question that waits for its answer, and never a result alone."""
+    """With the rest of its turn, the last one, too, between turns; not the question that a turn is about to answer."""
     session = Session.memory()
-    for message in (user("one"), answer("a" * 4000), user("two"), answer("b" * 40)):
+    said = [user("one", "t1"), answer("a" * 4000, "t1"), user("two", "t2"), answer("b" * 40, "t2")]
+    for message in said:
         session.append(message)
-    ids = [entry.id for entry in session.entries]
 
-    found = [find_cut(session, keep, is_between_turns=True) for keep in (100, 400, 600)]
-    assert [cut and cut.first_kept for cut in found] == [ids[2], ids[2], ids[1]]
-    session.append(user("three " * 1000))
-    assert [cut and cut.first_kept for cut in (find_cut(session, 100),)] == [session.leaf]
-    session.append(answer("c" * 4000, "t", "call"))
-    session.append(result("call", "r" * 4000))
-    kept = find_cut(session, 100, is_between_turns=True)
-    assert kept is not None
-    assert kept.first_kept == session.entries[-2].id
-    session.append(answer("d" * 4000))
-    middle, between = find_cut(session, 100), find_cut(session, 100, is_between_turns=True)
-    assert (middle and middle.first_kept, between and between.first_kept) == (session.leaf, None)
+    def kept(keep: int, *, between: bool = True) -> Any:
+        cut = find_cut(session, keep, is_between_turns=between)
+        assert cut is not None
+        return next((i for i, entry in enumerate(session.entries) if entry.id == cut.first_kept), None)
+
+    assert [kept(keep) for keep in (100, 400, 600)] == [2, 2, 1]
+    session.append(user("three " * 1000, "t3"))
+    assert kept(100, between=False) == 4
+    session.append(answer("c", "t3", "call"))
+    session.append(result("call", "r" * 4000, "t3"))
+    assert kept(100, between=False) == 5  # never a result without its call
+    session.append(answer("d" * 40, "t3"))
+    assert kept(20, between=False) == 7
+    assert kept(100) is None  # the whole turn goes, rather than all but its last words
+    cut = find_cut(session, 100, is_between_turns=True)
+    assert cut is not None
+    assert len(cut.history) == 8
+    assert cut.turn_prefix == ()
 
 
 async def test_compact_says_why_it_cannot(make: Any) -> None:
