@@ -59,6 +59,11 @@ class CellDisplay(Protocol):
         """True if approvals can be answered in what is shown."""
         ...
 
+    @property
+    def tells_failure(self) -> bool:
+        """True if what it leaves says why a turn failed, unless the cell's own error does (`TurnModel.raised`)."""
+        ...
+
 
 def choose(ip: Any, wish: str = "auto") -> str:
     """The way that fits this front end: ``KIT_UI``, then `wish`, then what is known of it."""
@@ -139,6 +144,7 @@ class StaticDisplay:
     """The final bundle, once."""
 
     can_ask = False
+    tells_failure = True
 
     def __init__(self, pack: Pack = bundle) -> None:
         self._pack = pack
@@ -162,6 +168,7 @@ class UpdatesDisplay:
     """
 
     can_ask = False
+    tells_failure = True
 
     def __init__(
         self, ip: Any, parent: Parent, display_id: str | None = None, hint: str = "", pack: Pack = bundle
@@ -227,6 +234,7 @@ class WidgetDisplay:
     """A live widget while the turn runs."""
 
     can_ask = True
+    tells_failure = True
 
     def __init__(
         self,
@@ -309,6 +317,7 @@ class TextDisplay:
     """
 
     can_ask = False
+    tells_failure = False
 
     def __init__(self, *, rich: bool) -> None:
         self._rich = rich

@@ -98,7 +98,7 @@ class KitMagics(Magics):
             try:
                 result = await self.nb.wait(run, watch)
             except (KitError, KeyboardInterrupt) as exc:
-                self._failed(exc, asked)
+                self._failed(exc, run, asked)
                 return
         self.shell.displayhook.update_user_ns(self._deliver(result, asked))
 
@@ -111,17 +111,18 @@ class KitMagics(Magics):
         try:
             result = self.nb.wait_blocking(run)
         except (KitError, KeyboardInterrupt) as exc:
-            self._failed(exc, asked)
+            self._failed(exc, run, asked)
             return None
         self._quiet[result.turn_id] = _message_id(self.shell)
         return self._deliver(result, asked)
 
-    def _failed(self, error: BaseException, asked: Namespace) -> None:
+    def _failed(self, error: BaseException, run: Run, asked: Namespace) -> None:
         self.nb.last_error = (asked.text, error)
         if isinstance(error, KeyboardInterrupt):
             raise shortened(KeyboardInterrupt("stopped; what came so far is kept")) from None
         if asked.no_raise:
-            print(f"{type(error).__name__}: {error}")
+            if not run.shown.tells_failure:
+                print(f"{type(error).__name__}: {error}")
             return
         hint = "%kit_show --error shows the cause" if error.__cause__ is not None else ""
         raise shortened(error, hint) from error.__cause__
@@ -170,6 +171,7 @@ class KitMagics(Magics):
             cell=cell,
             background=asked.background,
             when_busy=when_busy,
+            raises=not asked.no_raise,
         )
         return run, asked
 
@@ -272,7 +274,7 @@ class KitMagics(Magics):
     @argument("-b", "--background", action="store_true", default=False, help="return at once, go on in this cell")
     @argument("--as", dest="form", choices=("code", "json", "text"), help="form of the result; code makes a cell below")
     @argument("--append", action="store_true", default=False, help="running this cell again adds a turn")
-    @argument("--no-raise", action="store_true", default=False, help="print a failure, do not fail the cell")
+    @argument("--no-raise", action="store_true", default=False, help="show a failure, do not fail the cell")
     @line_cell_magic
     @_plain_errors
     def kit(self, line: str, cell: str | None = None) -> Any:

@@ -69,6 +69,7 @@ class Run:
     below: list[str] = field(default_factory=list)  # code that becomes a cell below at the end
     unsent: tuple[str, ...] = ()  # what had come back unsent before it began
     asked: dict[str, object] = field(default_factory=dict)  # questions that have been put, by call id
+    raises: bool = False  # a failure fails the cell, whose error then says why
 
 
 class Watch:
@@ -256,11 +257,15 @@ class Notebook:
         background: bool = False,
         ui: str | None = None,
         when_busy: str = "refuse",
+        raises: bool = False,
     ) -> Run:
         """Start a turn and show it in the present cell.
 
         Parameters
         ----------
+        raises : bool
+            Whoever waits for the turn raises its failure, so that the reason stands in the cell's error; what is left
+            of the turn then does not say it, too.
         when_busy : {"refuse", "queue"}
             While another turn of this session runs.
 
@@ -300,6 +305,7 @@ class Notebook:
             pack=self.config.pack,
         )
         run = Run(kit, handle, model, desk, parent, shown, text=text, background=background)
+        run.raises = raises and not background
         run.unsent = unsent
         if cell is not None and not background:
             run.again = start  # the cell's earlier turn is left as a branch, as when the cell runs again
@@ -397,6 +403,7 @@ class Notebook:
         self.runs.pop(run.handle.turn_id, None)
         if run.below and not run.background:
             self.ip.set_next_input("\n\n".join(run.below), replace=False)  # travels with the cell's reply
+        run.model.raised = run.raises
         run.shown.finish(run.model, self.metadata(run))
 
     @staticmethod

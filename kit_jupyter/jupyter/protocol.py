@@ -34,6 +34,7 @@ Bar (all fields optional): ``{model, models, session, sessions, usage, gauge: {t
 
 Turn: ``{key, prompt, mode, status, items, chips, note, waiting, error, facts}``
     `status`: running, done, stopped, error. `chips`: ``[{mark, kind, size, preview}]``.
+    `error`: ``{code, message, raised?}``; `raised`: the cell's own error says the message, below what is drawn.
     `facts`: model, tokens, cost, seconds, entry; live only, absent from the saved bundle.
 
 Item: ``{id, kind, …}`` where kind is one of `ITEM_KINDS`

@@ -150,7 +150,8 @@ def to_markdown(turn: dict[str, Any]) -> str:
         if block:
             blocks.append(block)
     if turn.get("error"):
-        blocks.append("**Failed:** " + _line(turn["error"]["message"].replace("\n", " ")))
+        told = _line(turn["error"]["message"].replace("\n", " "))
+        blocks.append("*failed*" if turn["error"].get("raised") else f"**Failed:** {told}")
     elif turn.get("status") == "stopped":
         blocks.append("*stopped*")
     if turn.get("note"):
@@ -280,7 +281,7 @@ def to_plain(turn: dict[str, Any]) -> str:
             case "notice" if item.get("level") != "info":
                 blocks.append(f"[{item.get('level')}] {item.get('text', '')}")
     if turn.get("error"):
-        blocks.append(f"[failed] {turn['error']['message']}")
+        blocks.append("[failed]" if turn["error"].get("raised") else f"[failed] {turn['error']['message']}")
     elif turn.get("status") == "stopped":
         blocks.append("[stopped]")
     if turn.get("note"):

@@ -144,6 +144,7 @@ class TurnModel:
         self.mode = "prompt"
         self.status = "running"
         self.error: dict[str, str] | None = None
+        self.raised = False  # its cell fails, and says why: what is saved need not say it again
         self.chips: list[dict[str, Any]] = []
         self.note = ""
         self.waiting = ""  # what is waited for before an answer can begin
@@ -499,7 +500,8 @@ class TurnModel:
             items = [_lasting(item.whole()) for item in self.items if not item.facts.get("transient")]
             chips = [{key: value for key, value in chip.items() if key != "preview"} for chip in self.chips]
             turn: dict[str, Any] = {"prompt": self.prompt, "mode": self.mode, "status": self.status, "items": items}
-            for key, value in (("chips", chips), ("note", self.note), ("error", self.error)):
+            error = {**self.error, "raised": True} if self.error and self.raised else self.error
+            for key, value in (("chips", chips), ("note", self.note), ("error", error)):
                 if value:
                     turn[key] = value
             return turn

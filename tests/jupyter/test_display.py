@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -169,6 +170,61 @@ def test_a_notebook_run_headless_reads_everywhere(tmp_path: Path) -> None:
     assert "<script>alert(1)" not in html.replace("&lt;script", "")
     markdown, _ = nbconvert.MarkdownExporter().from_notebook_node(book)
     assert "The area is **49**" in markdown
+
+
+def test_a_failed_turn_says_why_once_in_a_page(tmp_path: Path) -> None:
+    """Point 9: nbclient stops at the cell; the page that nbconvert makes of it holds the reason once."""
+    nbclient = pytest.importorskip("nbclient")
+    nbconvert = pytest.importorskip("nbconvert")
+    cells = [
+        "%load_ext kit_jupyter\nfrom kit_jupyter import Kit\nfrom kit_jupyter.testing import *\n"
+        "failing = [text('So far. '), provider_error('rejected', 'it broke', status=400)]\n"
+        "kit = Kit(session='memory', provider=ScriptedProvider(failing, failing))",
+        "%%kit\nhi",
+        "%%kit --no-raise\nhi",
+    ]
+    book = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(cell) for cell in cells])
+    client = nbclient.NotebookClient(book, timeout=90, kernel_name="python3")
+    with pytest.raises(nbclient.exceptions.CellExecutionError, match="it broke"):
+        client.execute()
+    client.allow_errors = True
+    client.execute()
+
+    for cell in book.cells[1:]:
+        cell.source = ""
+        page = nbformat.v4.new_notebook(cells=[cell])
+        html, _ = nbconvert.HTMLExporter().from_notebook_node(page)
+        shown = re.sub(r"(?s)<(style|script).*?</\1>|<[^>]*>", "", html)
+        assert shown.count("it broke") == 1
+        assert "So far." in shown
+    assert [output.output_type for output in book.cells[1].outputs] == ["display_data", "error"]
+    assert [output.output_type for output in book.cells[2].outputs] == ["display_data"]
+
+
+def test_a_failed_turn_says_why_once_in_a_terminal(tmp_path: Path) -> None:
+    """Point 9: by the error; with `--no-raise` it is printed."""
+    script = tmp_path / "s.ipy"
+    script.write_text(
+        "%load_ext kit_jupyter\n"
+        "from kit_jupyter import Kit\nfrom kit_jupyter.testing import *\n"
+        "failing = [provider_error('rejected', 'it ' + 'broke', status=400)]\n"
+        "kit = Kit(session='memory', provider=ScriptedProvider(failing, failing))\n"
+        "%kit --no-raise hi\n"
+        "print('between')\n"
+        "%kit hi\n"
+    )
+    env = {"IPYTHONDIR": str(tmp_path), "XDG_DATA_HOME": str(tmp_path), "PATH": "/usr/bin:/bin", "HOME": str(tmp_path)}
+    if "PYTHONPATH" in os.environ:
+        env["PYTHONPATH"] = os.environ["PYTHONPATH"]
+    ran = subprocess.run(
+        [sys.executable, "-m", "IPython", "--no-banner", "--colors=NoColor", str(script)],
+        capture_output=True, text=True, timeout=90, env=env, check=False,
+    )  # fmt: skip
+
+    before, after = (ran.stdout + ran.stderr).split("between")
+    assert before.count("it broke") == 1
+    assert after.count("it broke") == 1
+    assert "Traceback" not in after
 
 
 def test_in_colab_text_goes_by_updates(tmp_path: Path) -> None:

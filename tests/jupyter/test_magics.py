@@ -128,18 +128,24 @@ def test_a_failed_turn_fails_its_cell_with_one_line(nb: Kernel) -> None:
     assert "generation failed" in line
     assert "no such model" in line
     assert "\n" not in line
+    left = said.kit()
+    assert "no such model" not in left["text/markdown"] + left["text/plain"], "the cell's error says it already"
+    assert left["text/plain"] == "[failed]"
+    assert "no such model" in left[TURN_MIME]["turn"]["error"]["message"], "for whoever reads the file as data"
     assert "no such model" in nb.ok("%kit_show --error").stream
     nb.ok("%%kit\nhi", cell_id="good")
     assert "no such model" in nb.ok("%kit_show --error").stream, "the last failure, also after a success"
 
 
-def test_no_raise_prints_the_failure(nb: Kernel) -> None:
-    """U113: `--no-raise` opts out."""
+def test_no_raise_shows_the_failure_once(nb: Kernel) -> None:
+    """U113: `--no-raise` opts out: the reason stands in what the cell shows, and is not printed beside it."""
     nb.script('[provider_error("rejected", "it broke", status=400)]')
 
     said = nb.ok("%%kit --no-raise\nhi")
 
-    assert "it broke" in said.stream
+    assert "it broke" in said.kit()["text/markdown"]
+    assert "it broke" in said.kit()["text/plain"]
+    assert "it broke" not in said.stream
 
 
 @pytest.mark.parametrize(

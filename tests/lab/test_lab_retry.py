@@ -61,6 +61,9 @@ def test_a_failed_and_a_stopped_turn_can_be_retried(open_page: Callable[..., Any
     )
     p.run_cell(0)
     p.page.locator(".jp-RenderedText", has_text="too busy").first.wait_for()
+    _button(p).wait_for()
+    assert p.page.locator(".jp-OutputArea").first.inner_text().count("too busy") == 1, "the cell's error says why"
+    p.picture("failed-turn")
     _button(p).click()
     p.page.locator(SAVED, has_text="Works now.").wait_for()
 

@@ -519,7 +519,9 @@ export class View {
     head.chips.textContent = "";
     for (const c of t.chips || []) head.chips.append(chip(c));
     head.foot.textContent = "";
-    if (t.error) head.foot.append(h("div", { class: "kit-error", role: "alert" }, t.error.message));
+    // The cell's own error stands below, and says why.
+    if (t.error?.raised) head.foot.append(h("span", { class: "kit-tag kit-bad", title: t.error.message }, "failed"));
+    else if (t.error) head.foot.append(h("div", { class: "kit-error", role: "alert" }, t.error.message));
     if (t.status === "stopped") head.foot.append(h("span", { class: "kit-tag" }, "stopped"));
     const usage = usageLine(t.facts || {});
     if (usage && t.status !== "running") head.foot.append(h("span", {}, usage));
@@ -718,7 +720,7 @@ const CSS_TEXT = `
 .kit-go{background:#0b57a4;border-color:#0b57a4;color:#fff}.kit-no{color:var(--bad);border-color:var(--bad);background:var(--bg)}
 .kit-view :focus-visible{outline:2px solid var(--accent);outline-offset:1px}
 .kit-in{font:inherit;color:var(--fg);background:${V("input-background", "var(--bg)")};border:1px solid ${V("border-color1", "#8a8a8a")};border-radius:4px;padding:3px 8px;min-width:0}.kit-compose .kit-in{flex:1;resize:vertical;min-height:28px;min-width:12em}textarea.kit-in[rows="6"]{width:100%}.kit-view ::placeholder{color:var(--dim);opacity:1}
-.kit-tag{display:inline-block;font-size:.8em;border:1px solid var(--line);border-radius:9px;padding:0 8px;margin-inline-end:6px;color:var(--dim)}
+.kit-tag{display:inline-block;font-size:.8em;border:1px solid var(--line);border-radius:9px;padding:0 8px;margin-inline-end:6px;color:var(--dim)}.kit-tag.kit-bad{color:var(--bad);border-color:currentColor}
 .kit-chips{display:flex;gap:6px;flex-wrap:wrap}.kit-chip{font-size:.85em;background:var(--soft);border:1px solid var(--line);border-radius:10px;padding:0 9px}.kit-chip summary{cursor:pointer}
 .kit-notice{color:var(--dim);font-size:.9em}.kit-notice.kit-error,.kit-notice.kit-warning{border-inline-start:3px solid var(--bad);padding-inline-start:8px}
 .kit-prompt{background:var(--soft);border-radius:8px;padding:6px 10px;margin:10px 0 4px auto;width:fit-content;max-width:90%}
