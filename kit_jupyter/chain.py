@@ -86,10 +86,10 @@ class Chains(ABC):
         """Tell of a handler's fault; the error that says it."""
 
     @abstractmethod
-    def _warn(self, message: str, source: str) -> None:
+    def warn(self, message: str, source: str) -> None:
         """Tell of something doubtful."""
 
-    def _add_handler(self, name: str, handler: Handler) -> Callable[[], None]:
+    def add_handler(self, name: str, handler: Handler) -> Callable[[], None]:
         """Add a handler; returns what takes it away again.
 
         Raises
@@ -245,7 +245,7 @@ class Chains(ABC):
         pair = (edited_before[kept], *edited[kept : kept + 1])
         authors = ", ".join(dict.fromkeys(n for m in pair for n in (m.origin, *m.edits) if n.startswith("hook:")))
         # No number in the text: it is told once in a conversation, not at every turn.
-        self._warn(
+        self.warn(
             f"{authors or 'an edit'} makes a message differ from what was sent before, so the provider's prompt cache "
             "is lost from there on (append keeps it)",
             authors,

@@ -11,7 +11,7 @@ from kit_jupyter.permissions import Approval
 from kit_jupyter.tool import Tool
 
 if TYPE_CHECKING:
-    from kit_jupyter.extension import Configurator
+    from kit_jupyter.configurator import Configurator
 
 __all__ = [
     "Extension",

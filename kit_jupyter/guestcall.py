@@ -18,9 +18,13 @@ import os
 import queue
 import threading
 from collections.abc import Awaitable, Callable
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
-__all__ = ["GuestFailed", "GuestTimeout", "call", "call_blocking"]
+from kit_jupyter.errors import UsageError
+
+__all__ = ["HOOK_TIMEOUT_SECONDS", "GuestFailed", "GuestTimeout", "call", "call_blocking", "is_async", "limit_seconds"]
+
+HOOK_TIMEOUT_SECONDS: Final = 10.0
 
 T = TypeVar("T")
 Job = Callable[[], None]
@@ -142,3 +146,18 @@ def call_blocking(fn: Callable[..., T], *args: Any, timeout_seconds: float | Non
         if future.done():
             raise  # the guest's own TimeoutError
         raise GuestTimeout(f"it did not return within {timeout_seconds:g} seconds") from None
+
+
+def limit_seconds(value: Any, name: str) -> float | None:
+    """A limit as a guest gave it, checked; `name` is what it is called in the error.
+
+    Raises
+    ------
+    UsageError
+        If it is neither None nor a number above 0.
+    """
+    if value is None:
+        return None
+    if isinstance(value, bool) or not isinstance(value, int | float) or not value > 0:
+        raise UsageError(f"{name} is a number of seconds above 0, or None for no limit; got {value!r}")
+    return float(value)

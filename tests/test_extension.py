@@ -14,6 +14,7 @@ from types import SimpleNamespace
 import pytest
 
 from kit_jupyter import extension as seam
+from kit_jupyter import host as host_room
 from kit_jupyter.errors import ExtensionError, UsageError
 from kit_jupyter.extension import (
     HOOKS,
@@ -265,7 +266,7 @@ def test_configure_needs_no_model_and_no_session():
 
 def test_a_slow_snippet_is_warned_of(monkeypatch):
     """S152: the warning names the extension and says what to do."""
-    monkeypatch.setattr(seam, "SLOW_SNIPPET_SECONDS", 0.01)
+    monkeypatch.setattr(host_room, "SLOW_SNIPPET_SECONDS", 0.01)
     told: list[tuple[str, str]] = []
 
     class Slow(Extension):
