@@ -207,13 +207,16 @@ class ExtensionHost(Chains):
         context = GuestContext(self, KitView(kit), emit=emit, child=child, ask=ask, always_asks=always_asks)
         self.context = context
         try:
-            for guest in self._guests:
-                with as_guest(guest.name):
-                    self._construct(guest, "bind", context)
+            self._bind(self._guests, context)
         except BaseException:
             self.close_sync()
             raise
         return context
+
+    def _bind(self, guests: Sequence[_Guest], context: ExtensionContext) -> None:
+        for guest in guests:
+            with as_guest(guest.name):
+                self._construct(guest, "bind", context)
 
     def admit(self, extension: Any) -> None:
         """Take in a guest after the Kit was made: its hooks and tools count from the next turn.
@@ -227,13 +230,12 @@ class ExtensionHost(Chains):
         ExtensionError
             If its `configure` or `bind` fails.
         """
+        known = len(self._guests)
         with building(self) as configurator:
             self.add_extension(extension, configurator)
         self.tools_version += 1
-        guest, context = self._guests[-1], self.context
-        if context is not None:
-            with as_guest(guest.name):
-                self._construct(guest, "bind", context)
+        if self.context is not None:
+            self._bind(self._guests[known:], self.context)
 
     def add_hook(self, name: str, fn: Callable[..., Any], *, priority: int = 50) -> Callable[[], None]:
         """Add a chained hook for the Kit itself, at any time; returns what takes it away again."""

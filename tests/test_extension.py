@@ -339,6 +339,19 @@ async def test_every_sweep_goes_in_order_of_registration():
     assert [(hook, name) for name, hook, _ in calls] == [(hook, name) for hook in hooks for name in "ABC"]
 
 
+def test_a_guest_that_comes_late_is_bound_with_those_it_brings():
+    """S156: the outer one first, as when the Kit is built."""
+    calls: list[tuple] = []
+
+    class Outer(Recorder):
+        def configure(self, c):
+            c.add_extension(Recorder("B", calls))
+
+    bound().admit(Outer("A", calls))
+
+    assert [(name, hook) for name, hook, _ in calls] == [("B", "configure"), ("A", "bind"), ("B", "bind")]
+
+
 # ---------------------------------------------------------------- reference blocks
 
 
