@@ -6,7 +6,7 @@ import asyncio
 import concurrent.futures
 from collections.abc import Callable, Coroutine
 from dataclasses import replace
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 from kit_jupyter import events as ev
 from kit_jupyter.claims import Place
@@ -16,11 +16,11 @@ from kit_jupyter.house import FOLLOW_UP, Opening, TurnHouse, TurnResult, turns_h
 from kit_jupyter.inbox import Ticket
 from kit_jupyter.kit_parts import KitParts
 from kit_jupyter.loop import Desk, current_desk, engine
-from kit_jupyter.messages import CellRef, TextPart
+from kit_jupyter.messages import CellRef, RequestFacts, TextPart
 from kit_jupyter.places import storable
 from kit_jupyter.price import load_prices, price_of
 from kit_jupyter.provider import RetryNotice, asking_cell, retry_listener, status_listener
-from kit_jupyter.settings import PromptOptions, TurnOptions
+from kit_jupyter.settings import THINKING, PromptOptions, Thinking, TurnOptions
 from kit_jupyter.tool import Toolbox, as_tool
 from kit_jupyter.turn import Turn
 
@@ -110,6 +110,36 @@ class KitPath(KitParts):
             For tools that are not there.
         """
         self._with_tools(options)
+
+    def options_of(self, facts: RequestFacts) -> PromptOptions:
+        """Options with which a stored question is asked as it was; what is not here now is told with the next turn.
+
+        Parameters
+        ----------
+        facts : RequestFacts
+            ``message.request`` of a stored `User` message.
+
+        Examples
+        --------
+        >>> from kit_jupyter import Kit, PromptOptions
+        >>> from kit_jupyter.testing import ScriptedProvider
+        >>> kit = Kit(provider=ScriptedProvider("x"), session="memory")
+        >>> _ = kit.prompt_sync("q", options=PromptOptions(system_message="be brief", thinking="low"))
+        >>> options = kit.options_of(kit.messages[0].request)
+        >>> options.system_message, options.thinking
+        ('be brief', 'low')
+        """
+        wanted = [name for name, is_on in (facts.tools or {}).items() if is_on]
+        missing = [name for name in wanted if name not in self.tools]
+        if missing:
+            self._notes.append((f"it was asked with tools that are not here now: {', '.join(missing)}", "session"))
+        return PromptOptions(
+            system_message=facts.system or "",
+            model=self._adopted_model(facts.model) or None,
+            thinking=cast(Thinking, facts.variant) if facts.variant in THINKING else None,
+            schema=facts.format,
+            tools=tuple(name for name in wanted if name in self.tools),
+        )
 
     def _with_tools(self, options: PromptOptions | None) -> PromptOptions:
         options = PromptOptions() if options is None else options

@@ -91,6 +91,10 @@ class SyncVerbs(ModeVerbs):
         """`branch`, blocking."""
         self._wait(self.branch, entry_id, summarise=summarise)
 
+    def ask_again_sync(self, turn_id: str | None = None) -> TurnResult:
+        """`ask_again`, blocking."""
+        return self._wait(self.ask_again, turn_id)
+
     def fork_sync(self, entry_id: str | None = None) -> Session:
         """`fork`, blocking."""
         return self._wait(self.fork, entry_id)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import MutableMapping
+from dataclasses import replace
+from itertools import takewhile
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -11,16 +13,18 @@ from kit_jupyter import events as ev
 from kit_jupyter.checkpoints import Checkpoints, Undone
 from kit_jupyter.compactor import summarise_branch
 from kit_jupyter.errors import SessionError, UsageError
+from kit_jupyter.house import FOLLOW_UP, Opening, TurnResult
 from kit_jupyter.kit_path import KitPath
+from kit_jupyter.loop import Desk
 from kit_jupyter.media import checked_text
-from kit_jupyter.messages import Assistant
+from kit_jupyter.messages import Assistant, System, User, text_of
 from kit_jupyter.session import Session
 
 __all__ = ["TreeVerbs"]
 
 
 class TreeVerbs(KitPath):
-    """Mixed into `Kit`: clear, undo, branch, fork, resume, name, label, export."""
+    """Mixed into `Kit`: clear, undo, branch, fork, ask again, resume, name, label, export."""
 
     async def clear_conversation(self) -> None:
         """Begin anew: the old branch stays in the file. Guests drop what belongs to the conversation."""
@@ -72,6 +76,25 @@ class TreeVerbs(KitPath):
             While a turn runs.
         """
         await self._drive(lambda: _branch(self, entry_id, summarise))
+
+    async def ask_again(self, turn_id: str | None = None, *, desk: Desk | None = None) -> TurnResult:
+        """Ask a stored turn's question once more, as it was asked; the old answer stays as a branch.
+
+        The words and what was attached, model, thinking level, system text, format and tools are those that are
+        stored with it; what was said while it ran is not said again. A tool or a model that is not here any more is
+        left out, and a `Warned` event says so.
+
+        Parameters
+        ----------
+        turn_id : str or None
+            A turn of the present branch; None for the last. Turns after it are set aside.
+
+        Raises
+        ------
+        UsageError
+            When there is no such turn, or while one runs.
+        """
+        return await self._drive(lambda: _ask_again(self, turn_id), desk)
 
     async def fork(self, entry_id: str | None = None) -> Session:
         """A new session from the path to `entry_id` (default: here); `resume` it, or give it to another Kit."""
@@ -170,6 +193,40 @@ async def _branch(kit: KitPath, entry_id: str | None, summarise: bool) -> None:
         if summary is not None:
             session.append_branch_summary(summary, from_id=before or "")
         kit._say(ev.BranchChanged, before or "", session.leaf or "")
+
+
+async def _ask_again(kit: KitPath, turn_id: str | None) -> TurnResult:
+    turns = [entry.fact("turn_id") for entry in kit.session.branch() if entry.fact("turn_id")]
+    if not turns or (turn_id is not None and turn_id not in turns):
+        wanted = "a turn" if turn_id is None else f"a turn {turn_id!r}"
+        raise UsageError(f"cannot ask again: the present branch has no such thing as {wanted}")
+    entries = kit.session.turn_entries(turn_id or turns[-1])
+    stored = (entry.message for entry in entries if entry.message is not None)
+    said = list(takewhile(lambda message: not isinstance(message, Assistant), stored))
+    asked = [m for m in said if isinstance(m, User) and m.request is not None]
+    if not asked:
+        raise UsageError("cannot ask again: the question of that turn is not stored in a whole")
+    # What guests put beside the words they will put there again; what an option put there comes with the option.
+    opening = tuple(
+        Opening(
+            role=m.role,
+            parts=m.parts,
+            source=m.source,
+            visible=m.source is None or (m.source == "follow-up" and text_of(m.parts) != FOLLOW_UP),
+            original=m.request.original if isinstance(m, User) and m.request is not None else None,
+        )
+        for m in said
+        if isinstance(m, User | System) and m.source in (None, "steer", "follow-up")
+    )
+    mode = {"steer": "steer", "follow-up": "follow_up"}.get(opening[0].source or "", "prompt")
+    words = text_of(opening[0].parts)
+    label = {"steer": f"[steer] {words}", "follow_up": "[follow-up]"}.get(mode, words)
+    facts = asked[0].request
+    assert facts is not None
+    persists = any(isinstance(m, System) and m.source == "option" for m in said)
+    await _branch(kit, entries[0].parent, False)
+    options = replace(kit.options_of(facts), persist_system=persists)
+    return await kit._run_turn(mode, opening, label, options=options, cell=facts.cell)
 
 
 async def _fork(kit: KitPath, entry_id: str | None) -> Session:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import random
@@ -18,8 +19,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kit_jupyter import Kit, Session, SessionError
-from kit_jupyter.events import Warned
+from kit_jupyter import Kit, KitError, PromptOptions, Session, SessionError, UsageError
+from kit_jupyter.events import TurnStart, UserMessage, Warned
 from kit_jupyter.messages import (
     Assistant,
     CellRef,
@@ -44,11 +45,11 @@ from kit_jupyter.messages import (
     new_id,
     now,
 )
-from kit_jupyter.prompt import PromptMessage
+from kit_jupyter.prompt import PromptMessage, from_branch
 from kit_jupyter.session import decode_message, encode_message, message_schema, project_root, sessions_dir
-from kit_jupyter.testing import ScriptedProvider, record_events, text, tool_call, usage
+from kit_jupyter.testing import ScriptedProvider, gate, provider_error, record_events, text, thinking, tool_call, usage
 
-from .helpers import area, texts
+from .helpers import area, texts, until
 
 
 def user(said: str, **facts: Any) -> User:
@@ -918,6 +919,140 @@ async def test_sending_stored_history_again_makes_the_same_requests(make: Any) -
     assert [(m.role, m.parts) for m in mine.messages] == [(m.role, m.parts) for m in theirs.messages]
     assert (mine.system, mine.tools, mine.model) == (theirs.system, theirs.tools, theirs.model)
     assert [m.role for m in provider.requests[1].messages] == ["user", "assistant", "tool"]
+
+
+def sent(request: Any) -> dict[str, Any]:
+    """What a request says, without its ids and what is not stored with a question (limits, temperature)."""
+    facts = ("system", "tools", "tool_choice", "format", "thinking", "model")
+    return {name: getattr(request, name) for name in facts} | {
+        "messages": [(m.role, m.parts) for m in request.messages]
+    }
+
+
+async def test_each_request_of_a_session_can_be_made_again_from_its_file(make: Any) -> None:
+    """S99: golden: from what is stored up to each answer comes the very history that was sent for it."""
+    kit, provider = make(
+        [thinking("hm"), text("t"), tool_call("area", call_id="c1", width=1, height=2)],
+        "done",
+        "brief",
+        [text("half"), provider_error("overloaded")],
+        "whole",
+        session=None,
+        tools=[area],
+    )
+    await kit.prompt("one", parts=[b"\x89PNG\r\n\x1a\n"])
+    await kit.steer("be brief")
+    with pytest.raises(KitError):
+        await kit.prompt("two")
+    await kit.follow_up()
+    kit.close()
+
+    stored = Session.open(kit.session.path).messages()
+    answers = [i for i, message in enumerate(stored) if isinstance(message, Assistant)]
+    assert len(answers) == len(provider.requests) == 5
+    for i, request in zip(answers, provider.requests, strict=True):
+        again = from_branch(stored[:i])
+        assert [(m.role, m.parts) for m in again] == [(m.role, m.parts) for m in request.messages]
+
+
+async def test_a_question_is_asked_again_as_it_was_asked(make: Any) -> None:
+    """S99, S113, S114: in a new Kit on the reopened file: the same request; the old answer stays as a branch."""
+
+    def other() -> str:
+        """Another tool."""
+        return "x"
+
+    shape = {"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"]}
+    kit, provider = make("zero", '{"n": 1}', session=None, tools=[area, other])
+    await kit.prompt("before")
+    options = PromptOptions(
+        system_message="only numbers", thinking="low", schema=shape, tools=("area",), model="scripted/big"
+    )
+    first = await kit.prompt("how many?", options=options, parts=["a list"], cell=CellRef("n.ipynb", "c1"))
+    kit.close()
+
+    again, second = make('{"n": 2}', "later", session=kit.session.path, tools=[other, area])
+    result = await again.ask_again()
+
+    assert sent(second.last_request) == sent(provider.last_request)
+    assert (result.structured, first.structured) == ({"n": 2}, {"n": 1})
+    assert again.messages[2].request == kit.messages[2].request
+    assert len(again.session.children(kit.messages[1].id)) == 2
+    await again.prompt("later")
+    assert [tool.name for tool in second.last_request.tools] == ["other", "area"]
+
+
+async def test_asking_again_tells_of_tools_that_are_gone(make: Any) -> None:
+    """S114: unknown names warn, and the question is asked with those that are left."""
+    kit, _ = make("a", session=None, tools=[area])
+    await kit.prompt("q", options=PromptOptions(extra_tools=(lambda_tool,)))
+    kit.close()
+    again, provider = make("b", session=kit.session.path, tools=[area])
+    again._notes.clear()
+
+    with record_events(again) as log:
+        await again.ask_again()
+
+    assert [tool.name for tool in provider.last_request.tools] == ["area"]
+    assert [e.message for e in log.of(Warned)] == ["it was asked with tools that are not here now: lambda_tool"]
+
+
+def lambda_tool() -> str:
+    """Gone tomorrow."""
+    return "x"
+
+
+@pytest.mark.parametrize("mode", ["prompt", "steer", "follow_up", "said"])
+async def test_every_kind_of_turn_can_be_asked_again(make: Any, mode: str) -> None:
+    """Label, sources and visibility are those of the first time; blocks of guests are made anew, not doubled."""
+    from kit_jupyter import Extension
+
+    class Guest(Extension):
+        def on_user_message(self, ctx: Any, content: str) -> str | None:
+            return f"about {content}"
+
+    kit, provider = make("zero", "one", "two", "three", extensions=[Guest()])
+    await kit.prompt("first")
+    verbs = {
+        "prompt": lambda: kit.prompt("x", options=PromptOptions(system_message="stay", persist_system=True)),
+        "steer": lambda: kit.steer("x"),
+        "follow_up": lambda: kit.follow_up(),
+        "said": lambda: kit.follow_up("and now?"),
+    }
+    with record_events(kit) as one:
+        asked = await verbs[mode]()
+    await kit.prompt("set aside")
+    with record_events(kit) as two:
+        result = await kit.ask_again(asked.turn_id)
+
+    assert str(result) == "three"
+    assert sent(provider.requests[-1]) == sent(provider.requests[1])
+    assert two.names == ["BranchChanged", *one.names]
+    facts = [[(e.prompt, e.mode) for e in log.of(TurnStart)] for log in (one, two)]
+    seen = [[(e.message.role, e.message.source, e.visible) for e in log.of(UserMessage)] for log in (one, two)]
+    assert facts[0] == facts[1]
+    assert seen[0] == seen[1]
+
+
+async def test_asking_again_says_why_it_cannot(make: Any) -> None:
+    """Nothing there, another turn's id, a turn that runs: its words, and nothing has moved."""
+    hold = threading.Event()
+    kit, provider = make("a", [gate(hold), text("b")], "c")
+    with pytest.raises(UsageError, match="cannot ask again: the present branch has no such thing as a turn"):
+        await kit.ask_again()
+    await kit.prompt("one")
+    with pytest.raises(UsageError, match="no such thing as a turn 'nope'"):
+        await kit.ask_again("nope")
+    task = asyncio.ensure_future(kit.prompt("two"))
+    await until(lambda: len(provider.requests) == 2)
+    with pytest.raises(UsageError, match="a turn is running"):
+        await kit.ask_again()
+    hold.set()
+    await task
+
+    assert said(kit.session) == ["one", "a", "two", "b"]
+    assert str(await asyncio.to_thread(kit.ask_again_sync)) == "c"
+    assert said(kit.session) == ["one", "a", "two", "c"]
 
 
 @settings(max_examples=60, deadline=None)
