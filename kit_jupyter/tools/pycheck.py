@@ -64,6 +64,7 @@ _METHODS = _words(
     values var
     """
 )
+_BY_PATTERN = _words("count split")  # pandas' `.str` takes a regular expression
 # Arguments that make harmless methods write or mutate.
 _BAD_KEYWORDS = {"inplace", "out", "buf", "path", "path_or_buf", "file", "func", "key", "into", "copy", "formatters"}
 # How many positional arguments a method may get: later ones are often an `out` or an `inplace`.
@@ -305,6 +306,8 @@ class _Look:
                     return False
                 if name == "sample" and any(map(_is_large, arguments)):
                     return False
+                if name in _BY_PATTERN and any(map(_is_endless, arguments)):
+                    return False
                 return name in _METHODS and self.safe(value) and self._is_trusted(value)
         return False
 
@@ -369,7 +372,21 @@ class _Look:
 
 def _is_large(node: ast.AST) -> bool:
     """Not a small number in plain sight."""
-    return not (isinstance(node, ast.Constant) and (not isinstance(node.value, int) or abs(node.value) <= 100_000))
+    if not isinstance(node, ast.Constant):
+        return True
+    match node.value:
+        case int() as number:
+            return abs(number) > 100_000
+        case float() as share:  # of the rows: 1e9 times as many would fill the memory
+            return not abs(share) <= 1
+    return False
+
+
+def _is_endless(node: ast.AST) -> bool:
+    """A regular expression with a repetition, or not in plain sight: it may take for ever, and nothing stops it."""
+    if not isinstance(node, ast.Constant):
+        return True
+    return isinstance(node.value, str | bytes) and bool(re.search(r"[*+{]", str(node.value))) and len(node.value) > 1
 
 
 def _is_short_format(spec: ast.expr | None) -> bool:

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import collections
 import functools
+import gc
 import itertools
 import os
 import site
@@ -47,16 +48,18 @@ _SEQUENCES: tuple[type, ...] = (
     type({}.values()),
     type({}.items()),
 )
-_MAPPINGS = (dict, collections.OrderedDict, collections.Counter, types.MappingProxyType)
+_MAPPINGS = (dict, collections.OrderedDict, collections.Counter)  # no proxies: what they stand for may be of any class
 _PLAIN = frozenset((*_NUMBERS, *_TEXTS, *_SEQUENCES, *_MAPPINGS))
 _TRUSTED = frozenset(
     ("pandas", "polars", "numpy", "xarray", "pyarrow", "scipy", "datetime", "decimal", "fractions", "collections")
 )
 # Of trusted libraries, what reads files, runs functions it was given, or is computed only when looked at.
-_NOT_TRUSTED = frozenset(("defaultdict", "LazyFrame", "NpzFile", "vectorize", "RandomState", "Generator"))
+_NOT_TRUSTED = frozenset(("defaultdict", "ChainMap", "LazyFrame", "NpzFile", "vectorize", "RandomState", "Generator"))
 _SHOWING = (
     *("__repr__", "__str__", "__format__", "__dir__", "__getattr__", "__getattribute__", "__class__"),
     *("__instancecheck__", "_ipython_display_", "_repr_mimebundle_", "_repr_pretty_"),
+    # What libraries call of a class derived from theirs, to show it: pandas, numpy, torch.
+    *("_constructor", "__array_finalize__", "__array_wrap__", "extra_repr", "_get_name"),
     *(f"_repr_{kind}_" for kind in ("html", "markdown", "svg", "png", "jpeg", "pdf", "latex", "json", "javascript")),
 )
 
@@ -166,6 +169,9 @@ class _Walk:
         elif kind is os._Environ:
             self._mapping(dict(item), depth)
             self.found.is_foreign = True  # to change it changes the process
+        elif kind is types.MappingProxyType:
+            self.found.is_foreign = True
+            self._todo.extend((label, held, depth + 1) for held in gc.get_referents(item))
         elif is_known(item):
             self._library(label, item, depth)
         else:
@@ -217,9 +223,8 @@ class _Walk:
                     self._todo.append(("", item.tzinfo, depth + 1))
             case "decimal" | "fractions":
                 pass
-            case "collections":  # ChainMap, UserDict
-                for part in getattr(item, "maps", None) or [getattr(item, "data", None)]:
-                    self._todo.append((label, part, depth + 1))
+            case "collections":  # UserDict, UserList, UserString
+                self._todo.append((label, getattr(item, "data", None), depth + 1))
             case _:
                 self._object_dict(item, depth)
 
@@ -346,7 +351,7 @@ class _Walk:
             return
         # What a class adds to a builtin container does not count: the container's own methods tell what is in it.
         if isinstance(item, dict):
-            self._mapping(types.MappingProxyType(dict(dict.items(item))), depth)
+            self._mapping(dict(dict.items(item)), depth)
         elif isinstance(item, list | tuple | set | frozenset):
             base: Any = next(b for b in (list, tuple, set, frozenset) if isinstance(item, b))
             self._sequence("", list(base.__iter__(item)), base.__len__(item), depth)

@@ -298,6 +298,63 @@ def test_looking_runs_nothing_of_the_users(code):
     assert not is_look(code, values.__getitem__)
 
 
+def test_what_stands_for_another_value_is_that_value():
+    """A proxy or a chain over a mapping that makes its missing values, or shows itself by code, is no look."""
+    made = collections.defaultdict(lambda: Acting()._boom())
+    values = {
+        "chain": collections.ChainMap(made),
+        "proxy": types.MappingProxyType(made),
+        "acts": types.MappingProxyType({"a": Acting()}),
+        "plain": types.MappingProxyType({"a": 1}),
+        "keys": types.MappingProxyType({"api_key": SECRET}),
+    }
+
+    for code in ("chain['x']", "chain.get('x')['y']", "proxy['x']", "acts", "print(acts)", "keys"):
+        assert not is_look(code, values.__getitem__), code
+    assert is_look("plain", values.__getitem__)
+
+
+def test_hooks_that_libraries_call_to_show_a_value_are_the_users_code():
+    """A class derived from a library's, with the methods by which that library shows it, asks; one without does not."""
+    pandas, numpy = pytest.importorskip("pandas"), pytest.importorskip("numpy")
+
+    class Table(pandas.DataFrame):
+        _constructor = property(Acting._boom)
+
+    class Cells(numpy.ndarray):
+        def __array_finalize__(self, other):
+            """Runs at each slice, and a long array is shown by slices."""
+
+    class Plain(pandas.DataFrame):
+        """Nothing of its own."""
+
+    values = {"table": Table({"a": [1]}), "cells": numpy.arange(3).view(Cells), "plain": Plain({"a": [1]})}
+
+    assert not is_look("table", values.__getitem__)
+    assert not is_look("cells", values.__getitem__)
+    assert is_look("plain", values.__getitem__)
+
+
+@pytest.mark.parametrize(
+    ("code", "looks"),
+    [
+        ("df.sample(frac=1e9, replace=True)", False),
+        ("df.sample(frac=0.5)", True),
+        ("df.sample(n=5)", True),
+        ("df['b'].str.count('(a+)+b')", False),
+        ("df['b'].str.split(df['b'])", False),
+        ("df['b'].str.count('a')", True),
+        ("df['b'].str.split('|')", True),
+        ("'a+b'.split('+')", True),
+    ],
+)
+def test_a_look_ends_and_fits_the_memory(code, looks):
+    """A share of the rows above all of them, and a regular expression that may take for ever, ask (bad input)."""
+    pandas = pytest.importorskip("pandas")
+
+    assert is_look(code, {"df": pandas.DataFrame({"b": ["aaaa"]})}.__getitem__) is looks
+
+
 @pytest.mark.parametrize(
     "code",
     [
