@@ -10,7 +10,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from kit_jupyter.errors import UsageError
-from kit_jupyter.providers._wire import Network, _ca_bundle, http_library, tls_context
+from kit_jupyter.providers._client import Network, ca_bundle, http_library, tls_context
 from kit_jupyter.tools._base import EngineTool
 from kit_jupyter.tools.files import file_tools
 from kit_jupyter.tools.inspect import InspectTool
@@ -119,7 +119,7 @@ class HttpFetcher:
         if address is not None:
             target = target.copy_with(host=address)
         async with httpx.AsyncClient(
-            verify=tls_context(_ca_bundle(Network())) if parts.scheme == "https" else False,
+            verify=tls_context(ca_bundle(Network())) if parts.scheme == "https" else False,
             trust_env=address is None,
             follow_redirects=False,
             timeout=None,

@@ -28,7 +28,9 @@ from kit_jupyter.errors import ConnectionFailed, ReplayMiss, UsageError, WireErr
 from kit_jupyter.messages import ModelDelta, ModelRef
 from kit_jupyter.provider import ModelInfo, ModelRequest, status_listener
 from kit_jupyter.providers import local_models, replay
-from kit_jupyter.providers._wire import Limits, WireProvider, http_library, is_loopback
+from kit_jupyter.providers._client import http_library, is_loopback
+from kit_jupyter.providers._watch import Limits
+from kit_jupyter.providers._wire import WireProvider
 from kit_jupyter.providers.codec import Codec, Endpoint
 from kit_jupyter.providers.llama_process import (
     BINARY_VARIABLE,

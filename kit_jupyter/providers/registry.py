@@ -489,7 +489,7 @@ def open_provider(
         Go before environment and config file.
     transport : httpx transport or None
         Instead of the network; None takes `replay`'s where that is on.
-    limits : _wire.Limits or None
+    limits : _watch.Limits or None
 
     Raises
     ------
@@ -561,7 +561,8 @@ def _open_row(
     limits: Any,
     environ: Mapping[str, str],
 ) -> Provider:
-    from kit_jupyter.providers._wire import Network, WireProvider
+    from kit_jupyter.providers._client import Network
+    from kit_jupyter.providers._wire import WireProvider
     from kit_jupyter.providers.codec import Endpoint
 
     config = keys.provider_config(row.name)
@@ -747,7 +748,7 @@ def _models_at(address: str) -> list[str]:
     """Ids of the chat models that a server on this machine lists; none for any other thing there."""
     import http.client
 
-    from kit_jupyter.providers._wire import is_loopback
+    from kit_jupyter.providers._client import is_loopback
 
     parts = urlsplit(address)
     if parts.scheme != "http" or not is_loopback(address):

@@ -49,8 +49,8 @@ from kit_jupyter.errors import ReplayMiss, UsageError
 from kit_jupyter.messages import ModelDelta, ModelRef
 from kit_jupyter.provider import ModelInfo, ModelRequest, Provider, asking_cell
 from kit_jupyter.providers import keys
+from kit_jupyter.providers._client import Network, SharedClients, clients_for, http_library, is_loopback
 from kit_jupyter.providers._framing import Frames
-from kit_jupyter.providers._wire import Network, _client_for, _Shared, http_library, is_loopback
 from kit_jupyter.providers.notebook_name import notebook_name
 
 __all__ = [
@@ -711,7 +711,7 @@ def _transport_class(library: str | None) -> Any:
         def __init__(self, how: str, network: Network, inner: Any) -> None:
             self.how = how
             self._network, self._inner = network, inner
-            self._held: list[_Shared] = []
+            self._held: list[SharedClients] = []
 
         def __repr__(self) -> str:
             return f"ReplayTransport({self.how!r}, {str(recording_file())!r})"
@@ -759,7 +759,7 @@ def _transport_class(library: str | None) -> Any:
                 response.request = request
                 return response, _nothing
             url = str(request.url)
-            shared = _client_for(
+            shared = clients_for(
                 self._network, secure=url.startswith("https:"), loopback=is_loopback(url), transport=None
             )
             if not any(held is shared for held in self._held):

@@ -25,7 +25,9 @@ from typing import Any
 from kit_jupyter.messages import Assistant, MessageBuilder, ModelRef, TextDelta, TextPart, Time, User
 from kit_jupyter.prompt import PromptMessage, from_branch
 from kit_jupyter.provider import ModelRequest
-from kit_jupyter.providers._wire import Limits, Network, WireProvider
+from kit_jupyter.providers._client import Network
+from kit_jupyter.providers._watch import Limits
+from kit_jupyter.providers._wire import WireProvider
 from kit_jupyter.providers.anthropic import AnthropicCodec
 from kit_jupyter.providers.codec import Endpoint
 from kit_jupyter.providers.openai_chat import OpenAIChatCodec

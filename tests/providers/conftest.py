@@ -12,7 +12,9 @@ from kit_jupyter.messages import MessageBuilder, ModelDelta, ModelRef, TextPart
 from kit_jupyter.prompt import PromptMessage
 from kit_jupyter.provider import ModelRequest
 from kit_jupyter.providers import replay
-from kit_jupyter.providers._wire import Limits, Network, WireProvider
+from kit_jupyter.providers._client import Network
+from kit_jupyter.providers._watch import Limits
+from kit_jupyter.providers._wire import WireProvider
 from kit_jupyter.providers.codec import Endpoint
 from kit_jupyter.providers.openai_chat import OpenAIChatCodec
 

@@ -20,7 +20,8 @@ from kit_jupyter.errors import AuthFailed, Overloaded
 from kit_jupyter.messages import Finished, ModelDelta, ModelRef, RefusalPart, TextDelta
 from kit_jupyter.provider import ModelRequest, Provider
 from kit_jupyter.providers import replay
-from kit_jupyter.providers._wire import Network, WireProvider
+from kit_jupyter.providers._client import Network
+from kit_jupyter.providers._wire import WireProvider
 from kit_jupyter.providers.codec import Endpoint
 from kit_jupyter.testing_contract import CONTRACT, Check, Make, Scenario, Unsupported
 

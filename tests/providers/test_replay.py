@@ -17,7 +17,8 @@ from kit_jupyter.messages import MediaPart, ModelRef, TextDelta, TextPart, ToolC
 from kit_jupyter.prompt import PromptMessage, ToolResultPart
 from kit_jupyter.provider import asking_cell
 from kit_jupyter.providers import registry, replay
-from kit_jupyter.providers._wire import Network, WireProvider
+from kit_jupyter.providers._client import Network
+from kit_jupyter.providers._wire import WireProvider
 from kit_jupyter.providers.codec import Endpoint
 from kit_jupyter.providers.replay import Recording, normalised
 
@@ -195,7 +196,7 @@ async def test_a_transport_of_one_s_own_is_not_called_while_the_recording_answer
     file: Path, made: Make, library: str
 ) -> None:
     """A local model needs neither weights nor a child process to replay (issue 2)."""
-    from kit_jupyter.providers._wire import http_library
+    from kit_jupyter.providers._client import http_library
 
     httpx = http_library(library)
     started = 0

@@ -31,8 +31,10 @@ from kit_jupyter.errors import (
 )
 from kit_jupyter.messages import Finished, TextDelta, ToolCallPart
 from kit_jupyter.provider import RetryNotice, retry_listener
-from kit_jupyter.providers import _wire
-from kit_jupyter.providers._wire import Limits, Network, WireProvider
+from kit_jupyter.providers import _client
+from kit_jupyter.providers._client import Network
+from kit_jupyter.providers._watch import Limits
+from kit_jupyter.providers._wire import WireProvider
 
 from .conftest import KEY, QUICK, ask, read
 from .loopback import (
@@ -866,20 +868,6 @@ async def test_http2_is_taken_when_asked_for(library: str, way: str, monkeypatch
     await made.close()
 
 
-def test_warming_up_reads_certificates_on_a_thread(monkeypatch: pytest.MonkeyPatch) -> None:
-    """And breaks nothing when there is something wrong: the first call says it."""
-    import threading
-
-    for bundle in ("", "/nowhere.pem"):
-        monkeypatch.setenv("KIT_CA_BUNDLE", bundle)
-        _wire.tls_context.cache_clear()
-        _wire.warm_up()
-        for thread in threading.enumerate():
-            if thread.name == "kit-warm-up":
-                thread.join(10)
-        assert _wire.tls_context.cache_info().currsize == (0 if bundle else 1)
-
-
 def test_importing_the_door_imports_no_client() -> None:
     """httpx is imported at the first call, not with the module (budget 8)."""
     import subprocess
@@ -891,12 +879,12 @@ def test_importing_the_door_imports_no_client() -> None:
 
 def test_the_fast_client_is_taken_where_it_is_installed(monkeypatch: pytest.MonkeyPatch) -> None:
     """httpx2 before httpx; KIT_HTTP chooses; another word is refused."""
-    _wire.http_library.cache_clear()
-    assert _wire.http_library().__name__ in ("httpx2", "httpx")
+    _client.http_library.cache_clear()
+    assert _client.http_library().__name__ in ("httpx2", "httpx")
     for name in ("httpx", "httpx2"):
-        assert _wire.http_library(name).__name__ == name
+        assert _client.http_library(name).__name__ == name
     with pytest.raises(UsageError, match="curl"):
-        _wire.http_library("curl")
+        _client.http_library("curl")
 
 
 async def test_usage_after_the_stop_is_counted(provider: Make) -> None:
