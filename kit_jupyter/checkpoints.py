@@ -3,9 +3,11 @@
 Theory of operation
 -------------------
 A tool that is about to change a file says so (`before_file`); the first word of a turn wins, and
-the content (or that there was none) is kept beside the session's file, or in a folder of this
-process for a session in memory. `undo` puts the files of the last turn back and notes what it
-replaced, so that a second `undo` takes the turn before it. A file that changed again since the tool
+the content (or that there was none) is kept in the user's data folder, or in a folder of this
+process for a session in memory. Never beside a session file that lies elsewhere: what came along
+with it could be pickles and paths of someone else's, and an undo would run and write them. `undo`
+puts the files of the last turn back and notes what it replaced, so that a second `undo` takes the
+turn before it. A file that changed again since the tool
 wrote it is not overwritten but reported. Variables work alike: names are listed, and those small
 enough to pickle can be restored by whoever holds the namespace.
 
@@ -28,6 +30,8 @@ from collections.abc import Iterable, Mapping, MutableMapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+
+from kit_jupyter.places import data_dir
 
 __all__ = ["Checkpoints", "Undone", "small_pickle"]
 
@@ -95,11 +99,12 @@ class Checkpoints:
 
     @classmethod
     def of(cls, context: Any) -> Checkpoints:
-        """The one of a tool's Kit, made on first use beside its session's file."""
+        """The one of a tool's Kit and its session, made on first use."""
+        path = getattr(getattr(context, "session", None), "path", None)
+        folder = None if path is None else _folder_of(Path(path))
         found = context.state.get("checkpoints")
-        if not isinstance(found, Checkpoints):
-            path = getattr(getattr(context, "session", None), "path", None)
-            found = context.state["checkpoints"] = cls(None if path is None else Path(path).with_suffix(".undo"))
+        if not isinstance(found, Checkpoints) or found._given != folder:
+            found = context.state["checkpoints"] = cls(folder)
         return found
 
     # ------------------------------------------------------------ where it is kept
@@ -123,9 +128,11 @@ class Checkpoints:
             self._turns = {}
             if self._given is not None and (self._given / "index.json").exists():
                 try:
-                    self._turns = json.loads((self._given / "index.json").read_text(encoding="utf-8"))
-                except (OSError, ValueError):
-                    self._turns = {}
+                    found = json.loads((self._given / "index.json").read_text(encoding="utf-8"))
+                    if all(isinstance(turn[kind], dict) for turn in found.values() for kind in ("files", "variables")):
+                        self._turns = found
+                except (OSError, ValueError, RecursionError, AttributeError, TypeError, KeyError):
+                    pass  # broken: then there is nothing to undo
         return self._turns
 
     def _save(self) -> None:
@@ -284,6 +291,15 @@ class Checkpoints:
                 except Exception:
                     lost.append(name)
         return done, lost
+
+
+def _folder_of(session: Path) -> Path:
+    """Where the contents of a session's turns are kept: beside it among our own sessions, else a folder of ours."""
+    real, ours = Path(os.path.realpath(session)), Path(os.path.realpath(data_dir()))
+    if ours / "sessions" in real.parents:
+        return real.with_suffix(".undo")
+    digest = hashlib.sha256(os.fsencode(real)).hexdigest()[:16]
+    return ours / "undo" / f"{real.stem[:60]}-{digest}"
 
 
 def _digest(path: Path) -> str:

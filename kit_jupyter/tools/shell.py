@@ -156,10 +156,14 @@ class ShellTool(EngineTool):
         folder = self.workspace.resolve(cwd or ".").path
         if not folder.is_dir():
             raise ToolError(f"{cwd} is not a folder")
-        await asyncio.to_thread(self._snapshot, context, command, cwd)
+        written = await asyncio.to_thread(self._snapshot, context, command, cwd)
         limits = [limit for limit in (timeout_seconds, self._max_seconds) if limit is not None]
         run = _Run(context, command, folder, self._environment(), min(limits) if limits else None)
-        outcome = await run.go()
+        try:
+            outcome = await run.go()
+        finally:
+            # What the command left: an undo must not take it for the user's, nor the user's for it.
+            await _finish(asyncio.ensure_future(asyncio.to_thread(_note_written, context, written)))
         if run.spill is not None:
             self.workspace.extra_readable.add(Path(run.spill))
         return outcome
@@ -167,9 +171,10 @@ class ShellTool(EngineTool):
     def _environment(self) -> dict[str, str]:
         return {**clean_environment(keep=self._keep_environment), **_QUIET}
 
-    def _snapshot(self, context: ToolContext, command: str, cwd: str) -> None:
-        """Files that the line visibly overwrites can be undone."""
+    def _snapshot(self, context: ToolContext, command: str, cwd: str) -> list[Path]:
+        """Files that the line visibly overwrites can be undone; which they are."""
         parsed = parse_shell(command)
+        kept: list[Path] = []
         for redirect in parsed.redirects:
             if not (redirect.writes and redirect.is_plain):
                 continue
@@ -179,6 +184,14 @@ class ShellTool(EngineTool):
                 if place.inside:
                     with contextlib.suppress(OSError):
                         Checkpoints.of(context).before_file(place.path, context.turn_id)
+                        kept.append(place.path)
+        return kept
+
+
+def _note_written(context: ToolContext, paths: Iterable[Path]) -> None:
+    for path in paths:
+        with contextlib.suppress(OSError):
+            Checkpoints.of(context).after_file(path, context.turn_id)
 
 
 def _joined(folder: str, path: str) -> str:

@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -555,6 +556,56 @@ def test_snapshots_beside_the_session_survive_the_process(tmp_path):
     assert target.read_text() == "old"
     (folder / "index.json").write_text("{")
     assert Checkpoints(folder).undo().turn_id == ""
+
+
+def test_nothing_planted_beside_a_session_file_is_undone(tmp_path, monkeypatch):
+    """A session file from elsewhere may bring pickles and paths along: an undo neither runs nor writes them."""
+    monkeypatch.setenv("KIT_DATA_DIR", str(tmp_path / "data"))
+    planted = tmp_path / "clone" / "s.undo"
+    planted.mkdir(parents=True)
+    first = Checkpoints(planted)
+    target = tmp_path / "bashrc"
+    target.write_text("planted")
+    first.before_file(target, "t1")
+    target.write_text("mine")
+    first.after_file(target, "t1")
+    session = SimpleNamespace(path=tmp_path / "clone" / "s.jsonl")
+
+    checkpoints = Checkpoints.of(SimpleNamespace(state={}, session=session))
+
+    assert checkpoints.undo().turn_id == ""
+    assert target.read_text() == "mine"
+    checkpoints.before_file(target, "t2")
+    target.write_text("changed")
+    again = Checkpoints.of(SimpleNamespace(state={}, session=session))
+    assert again.undo().restored == (str(target),)  # what we kept ourselves is still there for the next process
+
+
+def test_undo_goes_with_the_session(tmp_path, monkeypatch):
+    """After another session was resumed, its own turns are undone, not those of the one before."""
+    monkeypatch.setenv("KIT_DATA_DIR", str(tmp_path))
+    target = tmp_path / "f"
+    target.write_text("old")
+    state: dict = {}
+    one, two = (SimpleNamespace(path=tmp_path / "sessions" / "p" / f"{name}.jsonl") for name in "ab")
+    Checkpoints.of(SimpleNamespace(state=state, session=one)).before_file(target, "t1")
+    target.write_text("new")
+
+    assert Checkpoints.of(SimpleNamespace(state=state, session=two)).undo().turn_id == ""
+    assert Checkpoints.of(SimpleNamespace(state=state, session=one)).undo().restored == (str(target),)
+    assert (tmp_path / "sessions" / "p" / "a.undo").is_dir()
+
+
+@pytest.mark.parametrize("index", ["{", "[]", '{"t": 1}', '{"t": {"files": []}}', "[" * 100_000])
+def test_a_broken_index_is_no_catastrophe(tmp_path, index):
+    """Whatever stands in it: there is nothing to undo, and the next change is kept (bad input)."""
+    (tmp_path / "s.undo").mkdir()
+    (tmp_path / "s.undo" / "index.json").write_text(index)
+    checkpoints = Checkpoints(tmp_path / "s.undo")
+
+    assert checkpoints.undo().turn_id == ""
+    checkpoints.before_file(tmp_path / "f", "t1")
+    assert checkpoints.turns() == ("t1",)
 
 
 def test_file_tools_share_one_workspace(tmp_path):

@@ -552,6 +552,18 @@ def test_no_commands(bench, shell, command):
         bench.run(shell, command=command)
 
 
+def test_undo_spares_what_someone_wrote_after_a_redirect(bench, tmp_path):
+    """A person's later work in a file that a command wrote is not lost by an undo; it is reported."""
+    (tmp_path / "f").write_text("old")
+    bench.run(ShellTool(Workspace(tmp_path)), command="echo new > f; exit 1")
+    (tmp_path / "f").write_text("mine now")
+
+    undone = Checkpoints.of(bench.context).undo()
+
+    assert (tmp_path / "f").read_text() == "mine now"
+    assert "changed since" in str(undone)
+
+
 def test_redirects_are_snapshotted_and_spare_the_open_notebook(bench, tmp_path):
     """What a line visibly overwrites can be undone; the open notebook is refused here too."""
     notebook = tmp_path / "n.ipynb"
