@@ -11,16 +11,20 @@ from typing import Any
 
 import pytest
 
-from kit_jupyter import ExtensionError, Kit, PromptOptions, UsageError, tool
+from kit_jupyter import Extension, ExtensionError, Kit, PromptOptions, UsageError, tool
 from kit_jupyter import events as ev
+from kit_jupyter.extension import BeforeTurn
 from kit_jupyter.handles import Stopping
-from kit_jupyter.messages import ModelRef
+from kit_jupyter.kit_parts import DEFAULT_SYSTEM, LEAN_SYSTEM
+from kit_jupyter.loop import engine
+from kit_jupyter.messages import Assistant, ModelRef, TextPart, ToolResult
+from kit_jupyter.permissions import Approval, Decision, Rule
 from kit_jupyter.provider import ModelInfo
 from kit_jupyter.providers import registry
 from kit_jupyter.shelf import Shelf
-from kit_jupyter.testing import ScriptedProvider, delay, record_events, text, tool_call
+from kit_jupyter.testing import ScriptedProvider, delay, record_events, text, thinking, tool_call
 
-from .helpers import area, texts, until
+from .helpers import area, encoded, texts, until
 
 
 class Named(ScriptedProvider):
@@ -325,3 +329,326 @@ def test_a_kit_is_not_copied(make: Any, make_one: Any) -> None:
         make_one(kit)
 
     assert str(kit.prompt_sync("x")) == "a"
+
+
+# ---------------------------------------------------------------- who is asked
+
+
+class Asks(Extension):
+    """A guest that asks a person whenever one speaks, and keeps the answers."""
+
+    def __init__(self) -> None:
+        self.answers: list[Any] = []
+
+    def bind(self, ctx: Any) -> None:
+        self.ctx = ctx
+
+    async def on_user_message(self, ctx: Any, content: str) -> str | None:
+        self.answers.append(await ctx.ask("May I look?", action="look", resource="the shelf"))
+        return None
+
+
+class Terminal:
+    """A terminal, or a pipe; nothing is read from it."""
+
+    def __init__(self, is_one: bool) -> None:
+        self.isatty = lambda: is_one
+
+
+async def test_a_guest_asks_whoever_is_there(make: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The Kit's own approver, a view that can ask, a terminal; nobody means no, without an event or an entry."""
+    guest = Asks()
+    kit, _ = make("a", "b", "c", "d", "e", extensions=[guest], permissions="ask", approver=lambda asked: asked.text)
+    with record_events(kit) as log:
+        await kit.prompt("one")
+    assert [e.question for e in log.of(ev.ApprovalAsked)] == ["May I look?"]
+
+    kit.approver = None
+    monkeypatch.setattr("sys.stdin", Terminal(is_one=False))
+    with record_events(kit) as log:
+        await kit.prompt("two")
+    assert log.of(ev.ApprovalAsked) == []
+
+    kit.is_attended = True
+    kit.subscribe(lambda asked: kit.approve(asked.call_id), ev.ApprovalAsked, inline=True)
+    await kit.prompt("three")
+
+    kit.is_attended = False
+    monkeypatch.setattr("sys.stdin", Terminal(is_one=True))
+    monkeypatch.setattr("builtins.input", lambda prompt="": "n not today")
+    await kit.prompt("four")
+    monkeypatch.setattr("sys.stdin", None)
+    await kit.prompt("five")
+
+    told = [(answer.allowed, answer.by, answer.reason) for answer in guest.answers]
+    assert told == [
+        (False, "callback", "May I look?"),
+        (False, "nobody", ""),
+        (True, "", ""),
+        (False, "stdin", "not today"),
+        (False, "nobody", ""),
+    ]
+    assert len(kit.session.custom("permission")) == 3
+
+
+async def test_a_guest_that_asks_between_turns_is_told_that_nobody_is_there(make: Any) -> None:
+    """A question belongs to a turn: outside of one there is nothing it could be shown with."""
+    guest = Asks()
+    told: list[Any] = []
+
+    async def look(said: str, source: str) -> None:
+        told.append(await guest.ctx.ask("Now?", action="look"))
+
+    kit, _ = make(extensions=[guest], approver=lambda asked: True, configure=lambda c: c.add_hook("on_input", look))
+
+    assert await kit.apply_input("x") == "x"
+    assert [(answer.allowed, answer.by) for answer in told] == [(False, "nobody")]
+
+
+async def test_an_own_approver_is_told_before_it_is_asked(make: Any) -> None:
+    """`expect` comes before the event, so that an answer in the moment of asking finds its question."""
+    order: list[str] = []
+
+    class Own:
+        is_there = True
+
+        def expect(self, question: Any) -> None:
+            order.append(f"expect {question.text}")
+
+        async def ask(self, question: Any) -> Any:
+            order.append("ask")
+            return Approval(allowed=True)
+
+    guest = Asks()
+    kit, _ = make("a", "b", extensions=[guest], permissions="ask", approver=Own())
+    kit.subscribe(lambda asked: order.append("shown"), ev.ApprovalAsked, inline=True)
+    await kit.prompt("x")
+
+    assert order == ["expect May I look?", "shown", "ask"]
+    kit.approver = "nobody"
+    await kit.prompt("y")
+    assert (guest.answers[-1].allowed, guest.answers[-1].by) == (False, "nobody")
+
+
+async def test_permissions_can_be_changed_for_the_next_call(make: Any) -> None:
+    """Set to what the Kit itself takes; a policy of a person's own need not know all that ours does."""
+    outcomes: list[bool] = []
+    kit, _ = make(*([tool_call("area", width=1, height=1)], "x") * 3, tools=[area])
+    for permissions in ("auto", [Rule("*", "*", "deny")], Own()):
+        kit.permissions = permissions
+        assert kit.permissions is kit.policy
+        await kit.prompt("go")
+        outcomes.append(next(m for m in reversed(kit.messages) if isinstance(m, ToolResult)).is_error)
+
+    assert outcomes == [False, True, False]
+    assert kit.policy_for_child() is kit.policy
+    assert kit._always_asks(kit.tools["area"]) is None
+    with pytest.raises(UsageError):
+        kit.permissions = "whatever"
+
+
+class Own:
+    """A person's own policy: the least a policy must do."""
+
+    def decide(self, tool: Any, arguments: Any, context: Any) -> Decision:
+        return Decision(effect="allow")
+
+    def remember(self, question: Any, approval: Any) -> None:
+        return None
+
+
+# ---------------------------------------------------------------- what is known of models and requests
+
+
+async def test_what_would_be_sent_is_what_is_sent(make: Any) -> None:
+    """`next_request` shows it without sending; then the same words go out."""
+    kit, provider = make("one", "two", tools=[area], system="Be kind.")
+    await kit.prompt("first")
+    shown = kit.next_request("second", parts=[TextPart("attached")])
+    assert len(provider.requests) == 1
+    bare = kit.next_request()
+
+    await kit.prompt("second", parts=[TextPart("attached")])
+
+    sent = provider.last_request
+    assert [(m.role, m.parts) for m in shown.request.messages] == [(m.role, m.parts) for m in sent.messages]
+    assert (shown.request.system, shown.request.tools) == (sent.system, sent.tools)
+    assert "Be kind." in str(shown)
+    assert len(bare.request.messages) == 2
+
+
+async def test_a_request_under_a_hooks_system_prompt_is_shown_as_it_was(make: Any) -> None:
+    """Where the system text is none of the Kit's own, it stands whole, without origins that would be guesses."""
+    kit, provider = make(
+        "one", configure=lambda c: c.add_hook("before_turn", lambda turn: BeforeTurn(system="You are a pirate."))
+    )
+    await kit.prompt("hi")
+
+    assert kit.last_request.request is provider.last_request
+    assert "You are a pirate." in str(kit.last_request)
+    assert DEFAULT_SYSTEM[:40] not in str(kit.last_request)
+
+
+async def test_a_small_model_gets_the_short_system_prompt(make: Any) -> None:
+    """And the view of its request says so."""
+    kit, provider = make("one", info=ModelInfo(lean=True))
+    assert kit.system == DEFAULT_SYSTEM
+
+    await kit.prompt("hi")
+
+    assert provider.last_request.system == LEAN_SYSTEM
+    assert "base" in {row.origin for row in kit.last_request}
+
+
+async def test_what_is_known_of_the_model_that_answered(opened: list[Named]) -> None:
+    """`info_of`: by the provider that is open for it; None while none is."""
+    kit = Kit("openai/a", session="memory")
+    assert kit.info_of(ModelRef("openai", "a")) is None
+    await kit.prompt("x")
+
+    info = kit.info_of(ModelRef("openai", "b"))
+    assert info is not None
+    assert info.context_window == 77
+    assert kit.info_of(ModelRef("anthropic", "c")) is None
+    await kit.aclose()
+
+
+async def test_the_talk_goes_on_with_another_provider(opened: list[Named]) -> None:
+    """U36: the first request to provider B has A's turns, calls and results included, and fits B's wire."""
+    kit = Kit("openai/a", session="memory", tools=[area], permissions="auto")
+    await kit.prompt("hello")
+    opened[0]._replies = [[thinking("hm"), text("let me"), tool_call("area", width=2, height=3)], "it is 6"]
+    await kit.prompt("how large?")
+
+    with record_events(kit) as log:
+        kit.model = "anthropic/b"
+    await kit.prompt("and now?")
+
+    assert [p.name for p in opened] == ["openai", "anthropic"]
+    assert [(e.model, e.previous) for e in log.of(ev.ModelChanged)] == [("anthropic/b", "openai/a")]
+    request = opened[1].last_request
+    assert str(request.model) == "anthropic/b"
+    assert [m.role for m in request.messages] == ["user", "assistant", "user", "assistant", "tool", "assistant", "user"]
+    body = encoded("anthropic", request)
+    for piece in ('"hello"', '"tool_use"', '"tool_result"', '"area"', '"it is 6"', '"and now?"'):
+        assert piece in body
+    assert {str(m.run.model) for m in kit.messages if isinstance(m, Assistant)} == {"openai/a", "anthropic/b"}
+    await kit.aclose()
+
+
+# ---------------------------------------------------------------- the rest of the tree
+
+
+async def test_going_back_restores_the_very_messages(make: Any) -> None:
+    """S31, U43: through the Kit: the other branch is not sent; going back restores the list; the tree shows both."""
+    kit, provider = make("a", "b", "c", "d")
+    await kit.prompt("one")
+    fork = kit.session.leaf
+    await kit.prompt("two")
+    whole, leaf = kit.messages, kit.session.leaf
+
+    await kit.branch(fork)
+    await kit.prompt("other")
+    assert [words for _, words in texts(provider.last_request)] == ["one", "a", "other"]
+    await kit.branch(leaf)
+
+    assert kit.messages == whole
+    assert all(again is before for again, before in zip(kit.messages, whole, strict=True))
+    tree = kit.session.tree()
+    assert "two" in tree
+    assert "other" in tree
+    await kit.prompt("on")
+    assert [words for _, words in texts(provider.last_request)] == ["one", "a", "two", "b", "on"]
+
+
+async def test_undo_is_refused_while_tools_may_still_change_things(make: Any) -> None:
+    """Idle it says what it put back; while a turn runs it says to stop it first."""
+    kit, provider = make([text("x"), delay(60)])
+    assert not kit.undo().restored
+
+    task = asyncio.ensure_future(kit.prompt("go"))
+    await until(lambda: provider.requests)
+    with pytest.raises(UsageError, match="stop it before you undo"):
+        kit.undo()
+    await kit.abort()
+    await task
+
+
+async def test_nothing_left_behind_needs_no_summary(make: Any) -> None:
+    """A branch that goes nowhere asks no model; one that leaves something does."""
+    kit, provider = make("a")
+    await kit.prompt("one")
+
+    await kit.branch(kit.session.leaf, summarise=True)
+
+    assert len(provider.requests) == 1
+    assert [m.role for m in kit.messages] == ["user", "assistant"]
+
+
+async def test_resuming_the_session_that_is_open_keeps_it_open(make: Any) -> None:
+    """Its own session given again: nothing is closed under it."""
+    kit, _ = make("a", "b", session=None)
+    await kit.prompt("one")
+
+    await kit.resume(kit.session)
+
+    assert str(await kit.prompt("two")) == "b"
+    assert [m.role for m in kit.messages] == ["user", "assistant"] * 2
+
+
+async def test_options_can_be_checked_before_a_turn_is_shown(make: Any) -> None:
+    """Front ends ask first: what a turn would be refused for is said before anything is drawn."""
+    kit, _ = make("a", tools=[area])
+    kit.check_options(None)
+    kit.check_options(PromptOptions(tools=("area",), tool_choice="area"))
+
+    with pytest.raises(UsageError, match="there is no tool 'nope'"):
+        kit.check_options(PromptOptions(tools=("nope",)))
+    with pytest.raises(UsageError, match="tool_choice is auto, none, required or a tool's name"):
+        kit.check_options(PromptOptions(tools=(), tool_choice="area"))
+
+
+def test_a_blocking_verb_on_the_engine_says_what_to_await(make: Any) -> None:
+    """It would wait for the thread it stands on."""
+    kit, _ = make("a")
+
+    async def on_engine() -> None:
+        kit.prompt_sync("x")
+
+    with pytest.raises(UsageError, match="prompt_sync would wait for itself here; await prompt instead"):
+        engine.start(on_engine()).future.result(5)
+
+
+async def test_a_verb_may_be_awaited_on_the_engine(make: Any) -> None:
+    """As guests of the async kind do: no hop, no deadlock."""
+    kit, _ = make("a")
+
+    assert str(await asyncio.wrap_future(engine.start(kit.prompt("x")).future)) == "a"
+
+
+async def test_rows_and_the_panel_are_verbs_of_the_kit(make: Any) -> None:
+    """`kit.map` asks of each row; `kit.panel` needs a notebook and says so."""
+    kit, _ = make("yes", "no")
+
+    table = await asyncio.to_thread(kit.map, [{"n": 1}, {"n": 2}], "is {n} odd?", concurrency=1)
+
+    assert [row.answer for row in table] == ["yes", "no"]
+    with pytest.raises(UsageError, match="the panel needs a notebook"):
+        kit.panel()
+
+
+async def test_a_tool_cannot_close_the_kit_that_runs_it(make: Any) -> None:
+    """It would wait for its own end; another one may."""
+    held: list[Any] = []
+
+    async def shut() -> str:
+        """Closes."""
+        await held[0].aclose()
+        return "closed"
+
+    kit, _ = make([tool_call("shut")], "done", tools=[shut])
+    held.append(kit)
+
+    assert str(await asyncio.wait_for(kit.prompt("go"), 10)) == "done"
+    told = next(m for m in kit.messages if isinstance(m, ToolResult))
+    assert "cannot close its Kit" in told.parts[0].text
