@@ -195,7 +195,10 @@ def asks_of(plan: Plan) -> Iterator[Ask]:
                 text, *attached = made if isinstance(made, tuple | list) else (made,)
                 if not isinstance(text, str):
                     raise TypeError(f"the template function gave {type(text).__name__}, not text")
-                parts = tuple(as_part(part) for part in attached)
+                try:
+                    parts = tuple(as_part(part) for part in attached)
+                except UsageError as exc:  # of this row: others may have what can be attached
+                    raise ValueError(exc.message) from exc
             else:
                 record = row if isinstance(row, Mapping) else {"text": row, "row": row}
                 if filled is None:

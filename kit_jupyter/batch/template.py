@@ -24,7 +24,7 @@ class Template:
     Raises
     ------
     UsageError
-        If something that looks like a mark names no column; the nearest one is named.
+        If something that looks like a mark names no column (the nearest one is named), or several.
 
     Examples
     --------
@@ -43,6 +43,8 @@ class Template:
             name = mark.group(1)
             if name is None:
                 piece += mark.group(0)[0]
+            elif columns.count(name) > 1:
+                raise UsageError(f"the template names {{{name}}}, and {columns.count(name)} columns are called so")
             elif name in known:
                 self._pieces += [piece, name]
                 self.columns.append(name)

@@ -288,6 +288,25 @@ def test_a_function_that_fails_fails_its_row_only(kit: Kit) -> None:
     assert "ZeroDivisionError" in out[1].error
 
 
+def test_what_cannot_be_attached_fails_its_row_only(kit: Kit) -> None:
+    """A function that attaches nothing useful to one row does not end the map (bad input)."""
+    out = kit.map([1, 2, 3], lambda n: ("look", None) if n == 2 else f"n {n}", progress=False, store=False)
+
+    assert [row.answer for row in out] == ["N 1", None, "N 3"]
+    assert "cannot attach a NoneType" in out[1].error
+
+
+def test_a_mark_for_columns_of_one_name_is_refused(kit: Kit) -> None:
+    """Which of them is meant nobody can tell; a frame that has such columns is mapped by its others (bad input)."""
+    frame = pd.DataFrame([["1", "2", "3"]], columns=["a", "a", "b"])
+
+    with pytest.raises(UsageError, match="2 columns are called so"):
+        kit.map(frame, "{a}", progress=False, store=False)
+    out = kit.map(frame, "{b}", progress=False, store=False)
+    assert list(out.columns) == ["a", "a", "b", "answer", "error"]
+    assert list(out["answer"]) == ["3"]
+
+
 def test_a_cell_of_a_megabyte_goes_through(kit: Kit) -> None:
     """Long texts are sent whole."""
     out = kit.map(["x" * 1_000_000], "{text}", progress=False, store=False)
