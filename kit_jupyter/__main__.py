@@ -294,7 +294,7 @@ def _about_replay() -> Lines:
         return [("ok", "off: models are asked")]
     out: Lines = []
     for path in replay.recording_files():
-        count = len(replay.recording(path).exchanges) if path.exists() else 0
+        count = len(replay.recording_of(path).exchanges) if path.exists() else 0
         if count or path == replay.recording_file():
             out.append(("ok" if count or mode != "strict" else "!!", f"{mode}: {path} ({count} exchanges)"))
     return out[1:] if len(out) > 1 and out[0][0] == "!!" else out
