@@ -27,20 +27,24 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any, Literal
 
-from kit_jupyter.errors import BadArguments, ToolError
+from kit_jupyter.errors import BadArguments, ToolError, UsageError
 from kit_jupyter.permissions import Need, config_dir
 
 __all__ = ["Place", "Workspace", "open_notebooks_of_environment"]
 
 _SENSITIVE = re.compile(
-    r"(?i)(^|/)(\.env(\.(?!example$|sample$|template$|dist$)[^/]*)?|\.netrc|\.pgpass|\.git-credentials|\.npmrc|\.pypirc|"
-    r"credentials(\.json|\.ya?ml)?|secrets?\.(json|ya?ml|toml|env)|id_(rsa|dsa|ecdsa|ed25519)[^/]*|[^/]*\.(pem|p12|pfx|jks|"
-    r"keystore|kdbx)|\.ssh/.*|\.aws/.*|\.gnupg/.*|\.kube/.*|\.docker/config\.json|\.azure/.*|\.config/gcloud/.*|"
-    r"\.jupyter/.*|jupyter_.*_config\.(py|json))$"
+    r"(?i)(^|/)(\.env(\.(?!example$|sample$|template$|dist$)[^/]*)?|\.envrc|\.netrc|\.pgpass|\.git-credentials|\.npmrc|"
+    r"\.pypirc|credentials(\.json|\.ya?ml)?|secrets?\.(json|ya?ml|toml|env)|id_(rsa|dsa|ecdsa|ed25519)[^/]*|"
+    r"[^/]*\.(pem|key|p12|pfx|jks|keystore|kdbx|ppk)|[^/]*\.tfstate(\.backup)?|\.htpasswd|\.vault-token|\.s3cfg|\.boto|"
+    r"\.databrickscfg|kaggle\.json|service[-_]?account[^/]*\.json|\.ssh/.*|\.aws/.*|\.gnupg/.*|\.kube/.*|"
+    r"\.docker/config\.json|\.azure/.*|\.config/(gcloud|gh|hub)/.*|(\.cache/)?huggingface/(stored_)?tokens?|"
+    r"\.jupyter/.*|jupyter_.*_config\.(py|json)|jupyter/runtime/.*)$"
+    r"|^/(proc|dev)/|^/etc/g?shadow-?$"
 )
 _WRITE_SENSITIVE = re.compile(
-    r"(?i)(^|/)(\.git(/.*)?|\.github/workflows/.*|\.bashrc|\.profile|\.bash_profile|\.zshrc|\.ipython/.*|"
-    r"sitecustomize\.py|usercustomize\.py|[^/]*\.pth)$"
+    r"(?i)(^|/)(\.git(/.*)?|\.gitmodules|\.gitattributes|\.github/workflows/.*|\.gitlab-ci\.ya?ml|\.pre-commit-config\.yaml|"
+    r"\.bashrc|\.profile|\.bash_(profile|login|logout|aliases)|\.z(shrc|shenv|profile|login)|\.config/(fish|autostart)/.*|"
+    r"\.vscode/.*|\.ipython/.*|sitecustomize\.py|usercustomize\.py|[^/]*\.pth|\.(agents|claude|kit)/skills/.*)$"
 )
 _ALWAYS_IGNORED = frozenset(
     (".git", "node_modules", "__pycache__", ".ipynb_checkpoints", ".venv", ".mypy_cache", ".tox")
@@ -70,7 +74,7 @@ class Place:
         """It may hold secrets, by its name."""
         if re.search(_SENSITIVE, self.path.as_posix()):
             return True
-        return config_dir() in self.path.parents
+        return Path(os.path.realpath(config_dir())) in self.path.parents
 
     @property
     def has_other_names(self) -> bool:
@@ -111,6 +115,11 @@ class Workspace:
     open_notebooks : callable() -> paths
         Notebooks that are open in an editor and must be changed through it.
 
+    Raises
+    ------
+    UsageError
+        When there is no working directory any more.
+
     Examples
     --------
     >>> Workspace(Path("/tmp")).resolve("../etc/passwd").inside
@@ -123,7 +132,12 @@ class Workspace:
         *,
         open_notebooks: Callable[[], Collection[Path]] = open_notebooks_of_environment,
     ) -> None:
-        self.root = Path(os.path.realpath(root if root is not None else os.getcwd()))
+        try:
+            self.root = Path(os.path.realpath(root if root is not None else os.getcwd()))
+        except FileNotFoundError:
+            raise UsageError(
+                "the working directory has been removed; go to another one with os.chdir() first"
+            ) from None
         self._open_notebooks = open_notebooks
         self.extra_readable: set[Path] = set()
 
@@ -323,9 +337,17 @@ def _git_files(start: Path) -> set[str] | None:
     git = shutil.which("git")
     if git is None:
         return None
-    command = [git, "-C", str(start), "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
+    # Without the program that a repository's own configuration may name as its monitor: nobody allowed that one.
+    command = [git, "-c", "core.fsmonitor=false", "-C", str(start), "ls-files", "-z", "--cached", "--others"]
     try:
-        done = subprocess.run(command, capture_output=True, timeout=10, stdin=subprocess.DEVNULL, check=False)
+        done = subprocess.run(
+            [*command, "--exclude-standard"],
+            capture_output=True,
+            timeout=10,
+            stdin=subprocess.DEVNULL,
+            check=False,
+            env={**os.environ, "GIT_OPTIONAL_LOCKS": "0"},
+        )
     except (OSError, subprocess.SubprocessError):
         return None
     if done.returncode != 0:

@@ -15,7 +15,7 @@ from types import SimpleNamespace
 import pytest
 
 from kit_jupyter.checkpoints import Checkpoints
-from kit_jupyter.errors import BadArguments, ToolError
+from kit_jupyter.errors import BadArguments, ToolError, UsageError
 from kit_jupyter.messages import MediaPart
 from kit_jupyter.tools import workspace as workspace_room
 from kit_jupyter.tools.files import (
@@ -480,6 +480,62 @@ def test_glob_and_ls(bench, workspace, root):
     assert "link -> " in bench.run(LsTool(workspace)).text
     with pytest.raises(ToolError, match="not a folder"):
         bench.run(LsTool(workspace), path="src/a.py")
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        *(".envrc", "tls/server.key", "infra/terraform.tfstate", "kaggle.json", ".config/gh/hosts.yml", ".htpasswd"),
+        *("service-account-prod.json", ".cache/huggingface/token", ".local/share/jupyter/runtime/jpserver-1.json"),
+    ],
+)
+def test_more_files_that_hold_secrets_ask(path, bench, workspace):
+    """Keys, tokens and state files of well-known programs, wherever they lie in the workspace."""
+    assert bench.decide(ReadTool(workspace), "auto", path=path).effect == "ask"
+
+
+@pytest.mark.parametrize(
+    "path", [".vscode/tasks.json", ".zshenv", ".pre-commit-config.yaml", ".agents/skills/a/SKILL.md", ".gitattributes"]
+)
+def test_writing_what_other_programs_act_on_asks(path, bench, workspace):
+    """Files by which an editor, a shell, git or the next session does something by itself; reading them is free."""
+    assert bench.decide(WriteTool(workspace), "auto", path=path, content="x").effect == "ask"
+    assert bench.decide(ReadTool(workspace), "auto", path=path).effect == "allow"
+
+
+@pytest.mark.skipif(not Path("/proc/self").exists(), reason="needs /proc")
+def test_other_processes_are_not_free_to_read_from_the_root(bench):
+    """In a container that starts in the root folder everything is inside the workspace; other processes still ask."""
+    everything = Workspace("/")
+
+    assert bench.decide(ReadTool(everything), "auto", path="/proc/1/environ").effect == "ask"
+    assert bench.decide(ReadTool(everything), "auto", path="/etc/shadow").effect == "ask"
+    assert bench.decide(ReadTool(everything), "auto", path="/etc/hostname").effect == "allow"
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="needs a shell script")
+def test_listing_runs_no_program_of_the_repository(root, monkeypatch):
+    """A clone's own git configuration may name a monitor program: looking for files does not start it."""
+    subprocess.run(["git", "init", "-q", str(root)], check=True)
+    program = root / "monitor.sh"
+    program.write_text(f"#!/bin/sh\ntouch '{root.parent}/RAN'\n")
+    program.chmod(0o755)
+    subprocess.run(["git", "-C", str(root), "config", "core.fsmonitor", "./monitor.sh"], check=True)
+    monkeypatch.setitem(sys.modules, "pathspec", None)
+    workspace = Workspace(root)
+
+    assert root / "src" / "a.py" in list(workspace.files(workspace.resolve(".")))
+    assert not (root.parent / "RAN").exists()
+
+
+def test_a_workspace_that_is_gone_says_so(tmp_path, monkeypatch):
+    """The working directory was removed under our feet (bad input)."""
+    (tmp_path / "gone").mkdir()
+    monkeypatch.chdir(tmp_path / "gone")
+    (tmp_path / "gone").rmdir()
+
+    with pytest.raises(UsageError, match="working directory has been removed"):
+        Workspace()
 
 
 def test_ignored_files_without_pathspec(bench, root, monkeypatch):
