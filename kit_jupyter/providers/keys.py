@@ -28,7 +28,7 @@ from typing import Any
 from kit_jupyter.errors import UsageError
 from kit_jupyter.masking import masker
 
-__all__ = ["Key", "config_file", "find_key", "login", "logout", "mask", "provider_config", "remember"]
+__all__ = ["Key", "config_file", "find_key", "login", "logout", "mask", "own_variable", "provider_config", "remember"]
 
 SERVICE = "kit-jupyter"
 KEYRING_SECONDS = 3.0
@@ -102,6 +102,17 @@ def checked(value: str, provider: str) -> str:
 # ---------------------------------------------------------------- finding
 
 
+def own_variable(provider: str, what: str) -> str:
+    """Our own variable for a setting of a provider; it goes before that of the vendor's SDK.
+
+    Examples
+    --------
+    >>> own_variable("openai-chat", "BASE_URL")
+    'KIT_OPENAI_CHAT_BASE_URL'
+    """
+    return f"KIT_{re.sub(r'[^A-Z0-9]', '_', provider.upper())}_{what}"
+
+
 def find_key(
     provider: str,
     names: Iterable[str] = (),
@@ -127,7 +138,7 @@ def find_key(
     if given:
         remember(given.strip(), f"{provider} key")
         return Key(checked(given, provider), "argument")
-    for name in (f"KIT_{_env_name(provider)}_API_KEY", *names):
+    for name in (own_variable(provider, "API_KEY"), *names):
         if environ.get(name, "").strip():
             remember(environ[name].strip(), name)
             return Key(checked(environ[name], provider), f"environment {name}")
@@ -136,10 +147,6 @@ def find_key(
             remember(found.value, f"{provider} key")
             return found
     return Key()
-
-
-def _env_name(provider: str) -> str:
-    return re.sub(r"[^A-Z0-9]", "_", provider.upper())
 
 
 def _from_file(provider: str) -> Key:
