@@ -21,6 +21,7 @@ from kit_jupyter.providers._client import Network
 from kit_jupyter.providers._wire import WireProvider
 from kit_jupyter.providers.codec import Endpoint
 from kit_jupyter.providers.replay import Recording, normalised
+from kit_jupyter.providers.replay.layout import write_exchanges
 
 from .conftest import KEY, QUICK, ask, read
 from .loopback import DONE, STOP, USED, Loopback, Out, Received, answer, refuse, said, silence, stream, whole
@@ -435,6 +436,16 @@ async def test_a_recording_that_cannot_be_read_is_named(
         await text_of(made("http://x.invalid/v1", "strict"))
 
     assert "demo.json" in str(caught.value)
+
+
+def test_a_recording_that_cannot_be_written_leaves_nothing_behind(tmp_path: Path) -> None:
+    """Bad input: the place is a folder."""
+    place = tmp_path / "recordings" / "demo.json"
+    place.mkdir(parents=True)
+
+    with pytest.raises(UsageError, match="cannot write the recording"):
+        write_exchanges(place, [])
+    assert list(place.parent.iterdir()) == [place]
 
 
 # ---------------------------------------------------------------- misses

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import tempfile
@@ -77,11 +78,17 @@ def write_exchanges(path: Path, exchanges: Sequence[Exchange]) -> None:
     document = {"kit_recording": VERSION, "exchanges": _shortened(exchanges)}
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        handle, name = tempfile.mkstemp(dir=path.parent, prefix=".recording-", suffix=".json")
-        with os.fdopen(handle, "w", encoding="utf-8", errors="replace", newline="\n") as file:
-            file.write(_pretty(document) + "\n")
-        os.chmod(name, 0o644)
-        os.replace(name, path)
+        # Not .json: where a notebook's name is not known, all files of that kind are looked through.
+        handle, name = tempfile.mkstemp(dir=path.parent, prefix=".recording-", suffix=".tmp")
+        try:
+            with os.fdopen(handle, "w", encoding="utf-8", errors="replace", newline="\n") as file:
+                file.write(_pretty(document) + "\n")
+            os.chmod(name, 0o644)
+            os.replace(name, path)
+        except BaseException:
+            with contextlib.suppress(OSError):
+                os.unlink(name)
+            raise
     except OSError as exc:
         raise UsageError(f"cannot write the recording {path}: {exc.strerror or exc}; see KIT_REPLAY_FILE") from None
 
