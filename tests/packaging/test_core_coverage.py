@@ -14,6 +14,8 @@ from tests.core.test_laws import CORE
 
 ROOT = Path(__file__).parents[2]
 WHOLE, EACH = 95.0, 85.0  # a room may vary by a few lines with the timing of threads
+#: What people hold in hands is held higher.
+HIGHER = {"kit": 95.0, "kit_parts": 95.0, "kit_path": 95.0, "tree": 95.0}
 CONFIG = """
 [run]
 branch = true
@@ -34,7 +36,7 @@ exclude_also =
 
 @pytest.mark.timeout(1200)
 def test_the_core_is_covered(tmp_path: Path) -> None:
-    """At least 95 % of the lines and branches of the core, and 85 % of each room, by the tests in ``tests/core``.
+    """At least 95 % of the lines and branches of the core, 85 % of each room, 95 % of the Kit's own, by ``tests/core``.
 
     What the subprocesses of these tests run counts, too; a test that fails here fails in the run around
     this one as well, and is told there.
@@ -65,7 +67,7 @@ def test_the_core_is_covered(tmp_path: Path) -> None:
     report = json.loads((tmp_path / "report.json").read_text())
 
     covered = {Path(name).stem: facts["summary"]["percent_covered"] for name, facts in report["files"].items()}
-    thin = {room: round(share, 1) for room, share in sorted(covered.items()) if share < EACH}
+    thin = {room: round(share, 1) for room, share in sorted(covered.items()) if share < HIGHER.get(room, EACH)}
     table = coverage("report", "-m", "--skip-covered")
     assert set(covered) == set(CORE), run[-3000:]
     assert report["totals"]["percent_covered"] >= WHOLE, f"{table}\n{run[-1500:]}"
