@@ -30,7 +30,12 @@ _CODE = re.compile(r"(?<!`)(`{1,40})(?!`)(.{1,4000}?)(?<!`)\1(?!`)")
 _MATH = re.compile(r"\$\$.{1,2000}?\$\$|\$[^$\n]{1,2000}\$|\\\((?:(?!\\\().){1,2000}?\\\)")
 _IMAGE = re.compile(r"!\[(?![^\[\]]{0,500}\]\((?:data:image/(?:png|jpeg|gif|webp);|attachment:))")
 _SCRIPT = re.compile(r"(?i)\b(java|vb)(script)(?=\s*(?::|&))")
-_ESCAPES = str.maketrans({c: f"&#{ord(c)};" for c in "&<>*_`[]\\~$!|"})
+#: In inline code: signs of HTML and of math by entity, as a parser of math comes before that of Markdown; the
+#: others as CommonMark escapes them.
+_ESCAPES = str.maketrans({"&": "&amp;", "<": "&lt;", "\\": "&#92;", "$": "&#36;", **{c: f"\\{c}" for c in "*_`[]~!|"}})
+_BREAKS = re.compile(r"[\r\n\v\f\x1c-\x1e\x85\u2028\u2029\u2424]+")
+#: What makes a link, a picture or a formula, where a renderer reads Markdown between tags, too.
+_CONSTRUCTS = re.compile(r"(?<=\])\(|(?<=!)\[|\\(?=[()\[\]]|begin\{|end\{)")
 
 
 def harmless(markdown: str) -> str:
@@ -77,10 +82,15 @@ def _line(line: str) -> str:
         pieces.append(_prose(line[at : found.start()]))
         code = found[2]
         # A parser that does not see a code span here must not see a tag either.
-        pieces.append(f"<code>{code.strip().translate(_ESCAPES)}</code>" if _TAG.search(code) else found[0])
+        pieces.append(f"<code>{_spelled(code.strip())}</code>" if _TAG.search(code) else found[0])
         at = found.end()
     pieces.append(_prose(line[at:]))
     return "".join(pieces)
+
+
+def _spelled(code: str) -> str:
+    """`code` for between ``<code>`` tags in a paragraph."""
+    return re.sub(r"(?<=[^\W_])\\(_+)(?=[^\W_])", r"\1", code.translate(_ESCAPES))
 
 
 def _prose(text: str) -> str:
@@ -183,7 +193,10 @@ def _markdown_tool(item: dict[str, Any]) -> str:
     arguments = _arguments(item)
     brief = arguments if len(arguments) <= 80 else arguments[:79] + "…"
     words = [f"<b>{_html(item.get('name', '?'))}</b>", f"<code>{_html(brief)}</code>" if brief else "", _status(item)]
-    parts = ["<details><summary>" + " ".join(filter(None, words)) + "</summary>"]
+    summary = " ".join(filter(None, words))
+    if summary.count("$") > 1:  # one alone is money or a variable of the shell; two are a formula
+        summary = summary.replace("$", "&#36;")
+    parts = [f"<details><summary>{summary}</summary>"]
     if arguments != brief:
         parts.append(_code(arguments, "json"))
     if item.get("diff"):
@@ -194,7 +207,18 @@ def _markdown_tool(item: dict[str, Any]) -> str:
 
 
 def _html(text: str) -> str:
-    return text.replace("\n", " ").translate(_ESCAPES)
+    """`text` for a line between tags that begin a block of HTML.
+
+    CommonMark reads no Markdown there, so that backslashes would be seen; and to a person who reads the source, what is
+    needed nowhere is in the way.
+
+    Examples
+    --------
+    >>> _html('["a_b", "*.py"] <b> & [x](y)')
+    '["a_b", "*.py"] &lt;b> &amp; [x]&#40;y)'
+    """
+    text = _BREAKS.sub(" ", text).replace("&", "&amp;").replace("<", "&lt;")
+    return _CONSTRUCTS.sub(lambda found: f"&#{ord(found[0])};", text)
 
 
 def _pictures(item: dict[str, Any]) -> list[str]:

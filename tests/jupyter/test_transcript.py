@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import html
 import html.parser
+import re
 import time
 from typing import Any
 
@@ -92,7 +94,8 @@ class _Finder(html.parser.HTMLParser):
 @pytest.mark.parametrize("engine", ["mistune", "markdown-it"])
 def test_hostile_text_does_nothing_in_other_peoples_renderers(text: str, engine: str) -> None:
     """U83 and design §8: nbconvert (mistune) lets HTML through, and so do others: none may run."""
-    markdown = to_markdown({"items": [{"kind": "text", "text": text}, {"kind": "thinking", "text": text}]})
+    call = {"kind": "tool", "name": text, "arguments": text, "status": "denied", "answer": {"reason": text}}
+    markdown = to_markdown({"items": [{"kind": "text", "text": text}, {"kind": "thinking", "text": text}, call]})
     if engine == "mistune":
         nbconvert = pytest.importorskip("nbconvert.filters.markdown_mistune")
         shown = nbconvert.markdown2html_mistune(markdown)
@@ -134,6 +137,57 @@ def test_a_picture_over_two_lines_is_none() -> None:
     """Bad input: the words of a remote picture may go on in the next line."""
     assert "![" not in harmless("![a\nb](https://evil.test/p.png)")
     assert harmless("![a](data:image/png;base64,aGk=)") == "![a](data:image/png;base64,aGk=)"
+
+
+def _shown(markdown: str, engine: str) -> str:
+    """What a reader sees of the first paragraph or line of HTML."""
+    if engine == "mistune":
+        made = pytest.importorskip("nbconvert.filters.markdown_mistune").markdown2html_mistune(markdown)
+    else:
+        made = pytest.importorskip("markdown_it").MarkdownIt("commonmark", {"html": True}).render(markdown)
+    return html.unescape(re.sub(r"<[^>]*>", "", made)).strip()
+
+
+ODD = [
+    "rule [3] of my_own_rules: *never* in ~/data", "costs $5", "costs $5 or $6", "see [this](https://example.org)",
+    "![x](https://example.org/a.png)", r"a \\(b\\) and \begin{x} c \end{x}", "a < b & c > d `e`", "&#91; &lt;", "a | b",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("reason", ODD)
+@pytest.mark.parametrize("engine", ["mistune", "markdown-it"])
+def test_a_denial_shows_its_reason_as_it_is(reason: str, engine: str) -> None:
+    """Point 7: no sign of it is taken for Markdown, for math or for an entity."""
+    item = {"kind": "tool", "name": "rm_all", "arguments": "{}", "status": "denied", "answer": {"reason": reason}}
+
+    assert _shown(to_markdown({"items": [item]}), engine) == f"rm_all (denied: {reason})"
+
+
+@pytest.mark.parametrize("code", [*(one for one in ODD if "`" not in one), "_a_ __b__ c_d", "!"])
+@pytest.mark.parametrize("engine", ["mistune", "markdown-it"])
+def test_code_with_tags_shows_as_it_is(code: str, engine: str) -> None:
+    """Such a span goes as HTML, and its signs are still no Markdown."""
+    assert _shown(harmless(f"`<b>{code}`"), engine) == f"<b>{code}"
+
+
+def test_a_denial_reads_in_the_source() -> None:
+    """Point 7: who reads the raw Markdown (a diff, a terminal) sees words, not entities."""
+    arguments = '{"file_path": "my_data.py", "names": ["a*", "b"]}'
+    answer = {"reason": "rule [3] of my_rules says no"}
+    item = {"kind": "tool", "name": "read_file", "arguments": arguments, "status": "denied", "answer": answer}
+
+    (line,) = to_markdown({"items": [item]}).split("\n\n")[:1]
+    assert line == (
+        f"<details><summary><b>read_file</b> <code>{arguments}</code> (denied: rule [3] of my_rules says no)</summary>"
+    )
+
+
+@pytest.mark.parametrize("end", ["\r\r", "\n\n", "\u2028\u2028", "\x85\x85", "\x0b\x0c", "\u2424\u2424"])
+def test_a_reason_stays_in_its_line(end: str) -> None:
+    """Bad input: after a blank line Markdown would be read again."""
+    item = {"kind": "tool", "name": "rm", "status": "denied", "answer": {"reason": f"no{end}# [x](javascript:a)"}}
+
+    assert "(denied: no # [x]&#40;javascript:a))</summary>" in to_markdown({"items": [item]})
 
 
 @pytest.mark.parametrize(
