@@ -8,21 +8,28 @@ so a name that answers differently a moment later (DNS rebinding) changes nothin
 followed by the fetcher: each is judged anew here, and one that leaves the host is told to the model
 instead of followed, because permission was given for a host. What comes is bounded while it comes.
 
-The page is untrusted text: it travels as a tool's result, and nothing in it can grant anything.
+The page is untrusted text: it travels as a tool's result, and nothing in it can grant anything. One of
+some size is made to Markdown in a child process: there are pages over which a parser sits for hours, and
+a child can be ended.
 """
 
 from __future__ import annotations
 
 import asyncio
+import codecs
+import contextlib
 import ipaddress
+import json
 import re
 import socket
+import sys
 from collections.abc import AsyncIterator, Collection, Mapping
 from contextlib import AbstractAsyncContextManager
 from typing import Any, ClassVar, Protocol
 from urllib.parse import SplitResult, urljoin, urlsplit, urlunsplit
 
 from kit_jupyter.errors import BadArguments, ToolError
+from kit_jupyter.masking import clean_environment
 from kit_jupyter.messages import MediaPart, TextPart
 from kit_jupyter.permissions import Access, Need
 from kit_jupyter.tool import ToolContext, ToolOutcome
@@ -36,6 +43,7 @@ MAX_BYTES = 5_000_000
 MAX_TEXT = 50_000
 MAX_REDIRECTS = 5
 SECONDS = 30.0
+MAX_HERE = 20_000  # characters of HTML that are converted in this process: at worst a second
 
 
 class FetchResponse(Protocol):
@@ -116,6 +124,12 @@ class WebFetchTool(EngineTool):
         url = urlunsplit(parts)
         need = Need("web_fetch", url, "act", f"{parts.scheme}://{parts.netloc}/*")
         return Access(needs=(need,), question=f"Fetch {url}?")
+
+    def validate(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
+        """Arguments checked; an address that is none, before anybody is asked about it."""
+        valid = super().validate(arguments)
+        _checked(str(valid.get("url", "")))
+        return valid
 
     async def call(self, context: ToolContext, url: str, start: int = 0) -> ToolOutcome:
         """Fetch a public web page by GET and return it as Markdown. Pictures and PDFs come as such.
@@ -201,7 +215,7 @@ class WebFetchTool(EngineTool):
         if text is None:
             return ToolOutcome.of_text(f"{head}: not text, not shown", is_error=True)
         if kind in ("text/html", "application/xhtml+xml") or (not kind and text.lstrip()[:1] == "<"):
-            text = await asyncio.to_thread(html_to_markdown, text, url)
+            text = await _converted(text, url)
         shown = text[start : start + MAX_TEXT]
         rest = len(text) - start - len(shown)
         more = f"\n\n… {rest:,} more characters; go on with start={start + len(shown)}" if rest > 0 else ""
@@ -261,10 +275,46 @@ def _text(raw: bytes, content_type: str) -> str | None:
         name = in_page[1].decode("ascii", "replace") if in_page else "utf-8"
     else:
         name = match[1]
+    return raw.decode(name if _is_charset(name) else "utf-8", "replace")
+
+
+def _is_charset(name: str) -> bool:
+    """An encoding of texts, and none of Python's own, over one of which a decoder may sit for hours."""
     try:
-        return raw.decode(name, "replace")
-    except LookupError:
-        return raw.decode("utf-8", "replace")
+        found = codecs.lookup(name)
+    except (LookupError, ValueError):
+        return False
+    odd = found.name in ("punycode", "idna", "undefined", "unicode-escape", "raw-unicode-escape", "mbcs", "oem")
+    return bool(getattr(found, "_is_text_encoding", True)) and not odd
+
+
+_CONVERT = """
+import json, sys
+path, html, url = json.load(sys.stdin.buffer)
+sys.path[:] = path
+from kit_jupyter.tools.web_fetch import html_to_markdown
+sys.stdout.write(json.dumps(html_to_markdown(html, url)))
+"""
+
+
+async def _converted(html: str, url: str) -> str:
+    if len(html) <= MAX_HERE or not sys.executable:
+        return await asyncio.to_thread(html_to_markdown, html, url)
+    pipe = asyncio.subprocess.PIPE
+    child = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-I", "-c", _CONVERT), stdin=pipe, stdout=pipe, stderr=pipe, env=clean_environment()
+    )
+    try:
+        said, _ = await child.communicate(json.dumps([sys.path, html, url]).encode())
+    finally:
+        if child.returncode is None:  # stopped, or out of time
+            with contextlib.suppress(ProcessLookupError):
+                child.kill()
+            await child.wait()
+    try:
+        return str(json.loads(said))
+    except ValueError:
+        raise ToolError(f"{url}: the page could not be made to Markdown") from None
 
 
 def html_to_markdown(html: str, url: str = "") -> str:

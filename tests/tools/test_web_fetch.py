@@ -247,6 +247,57 @@ def test_time_out(bench, monkeypatch):
         bench.run(Slow({}).tool(), url="http://e.org/")
 
 
+def test_a_page_over_which_a_parser_sits_for_hours_ends_with_the_time(bench, monkeypatch):
+    """The time limit ends the work as well: no thread goes on at it (hostile input)."""
+    monkeypatch.setattr(room, "SECONDS", 1.0)
+    page = "<a href=" + '"<' * 400_000  # its attribute never ends: each try reads to the end
+    web = Web({"https://e.org/": Answer(('<a href="' * 400_000 + page).encode(), content_type="text/html")})
+    threads = threading.active_count()
+
+    began = time.monotonic()
+    with pytest.raises(ToolError, match="did not answer within 1 s"):
+        bench.run(web.tool(), url="https://e.org/")
+
+    assert time.monotonic() - began < 20
+    assert threading.active_count() <= threads + 1
+
+
+def test_a_large_page_is_made_to_markdown_all_the_same(bench):
+    """It goes through a child process, and comes back whole, in any language."""
+    body = "<p>grüße, 世界 😀</p>" * 3_000
+    web = Web(
+        {
+            "https://e.org/": Answer(
+                f"<head><title>T</title></head>{body}".encode(), content_type="text/html; charset=utf-8"
+            )
+        }
+    )
+
+    text = bench.run(web.tool(), url="https://e.org/").text
+
+    assert text.startswith("https://e.org/ (200, text/html)\n\n# T\n\ngrüße, 世界 😀\n\ngrüße")
+    assert "go on with start=50000" in text
+
+
+@pytest.mark.parametrize(
+    "charset", ["punycode", "unicode_escape", "undefined", "idna", "rot13", "zlib", "no-such", "hex"]
+)
+def test_encodings_that_are_none_of_texts(bench, charset):
+    """A page cannot choose a decoder of Python's own, one of which would hold the engine for hours (hostile input)."""
+    body = rb"a\x41-" + b"b9z" * 1_000_000
+    web = Web({"https://e.org/": Answer(body, content_type=f"text/plain; charset={charset}")})
+
+    assert bench.run(web.tool(), url="https://e.org/").text.startswith(
+        "https://e.org/ (200, text/plain)\n\na\\x41-b9zb9z"
+    )
+
+
+def test_an_address_that_is_none_is_told_to_the_model_and_no_person(bench):
+    """Nobody is asked whether something may be fetched that cannot be fetched."""
+    with pytest.raises(BadArguments, match="must begin with http"):
+        Web({}).tool().validate({"url": "file:///etc/passwd"})
+
+
 def test_a_proxy_finds_the_address_of_names_only(bench):
     """With a proxy nothing is resolved here, but addresses and bare names are still judged."""
     web = Web(
