@@ -16,10 +16,10 @@ from kit_jupyter.house import FOLLOW_UP, Opening, TurnHouse, TurnResult, turns_h
 from kit_jupyter.inbox import Ticket
 from kit_jupyter.kit_parts import KitParts
 from kit_jupyter.loop import Desk, current_desk, engine
-from kit_jupyter.messages import CellRef, RequestFacts, TextPart
+from kit_jupyter.messages import CellRef, ModelRef, RequestFacts, TextPart, User
 from kit_jupyter.places import storable
 from kit_jupyter.price import load_prices, price_of
-from kit_jupyter.provider import RetryNotice, asking_cell, retry_listener, status_listener
+from kit_jupyter.provider import Provider, RetryNotice, asking_cell, retry_listener, status_listener
 from kit_jupyter.settings import THINKING, PromptOptions, Thinking, TurnOptions
 from kit_jupyter.tool import Toolbox, as_tool
 from kit_jupyter.turn import Turn
@@ -73,7 +73,7 @@ class KitPath(KitParts):
         try:
             cell = _known(cell)
             frozen = self.settings.options(self._with_tools(options))
-            house = self._house(frozen)
+            house = replace(self._house(frozen), provider=lambda options: self._begin_turn(turn, options))
             turn = Turn(
                 house, frozen, opening, mode=mode, label=str(label), failure=_MODES[mode], cell=cell, turn_id=turn_id
             )
@@ -86,9 +86,6 @@ class KitPath(KitParts):
             waiter = status_listener.set(lambda status: engine.call(self._waiting_for, turn, status))
             asker = asking_cell.set(f"cell {cell.cell_id}" if cell is not None else "")
             try:
-                self._tell_notes(turn)
-                if cell is not None and frozen.rerun == "replace":
-                    self._leave_cell(cell)
                 result = await turn.run()
             except BaseException as exc:
                 busy.done.set_exception(exc)
@@ -163,15 +160,44 @@ class KitPath(KitParts):
                 )
         return options
 
-    def _leave_cell(self, cell: CellRef) -> None:
+    async def _begin_turn(self, turn: Turn, options: TurnOptions) -> tuple[Provider, ModelRef]:
+        """What a turn does first, after it has said that it begins: who answers, what is to be known, from where on."""
+        found = await self._shelf.find_soon(options)
+        if not turn.stored:
+            self._tell_notes(turn)
+            if turn.cell is not None and options.rerun == "replace":
+                self._leave_cell(turn.cell, turn)
+        return found
+
+    def _leave_cell(self, cell: CellRef, turn: Turn) -> None:
         """Move the leaf before the turn that this cell made; later turns are set aside with it."""
         turn_id = self.session.turn_of_cell(cell)
         if not turn_id:
             return
         first = self.session.turn_entries(turn_id)[0]
-        before = self.session.leaf
+        before, later = self.session.leaf or "", self._later_cells(first.id, cell)
         self.session.move_leaf(first.parent)
-        self._say(ev.BranchChanged, before or "", first.parent or "")
+        turn.say(ev.BranchChanged, before, first.parent or "")
+        if later:
+            what = "the answer of a later cell is" if later == 1 else f"the answers of {later} later cells are"
+            turn.say(
+                ev.Warned,
+                f"{what} no longer part of the conversation, since this one was run again: "
+                f"run what comes after it again, or go back with kit.branch({before[-6:]!r})",
+                "session",
+            )
+
+    def _later_cells(self, entry_id: str, cell: CellRef) -> int:
+        """How many other cells have turns after that entry."""
+        branch = self.session.branch()
+        at = next(i for i, entry in enumerate(branch) if entry.id == entry_id)
+        cells = {
+            (made.notebook, made.cell_id)
+            for entry in branch[at:]
+            if isinstance(entry.message, User) and entry.message.request is not None
+            if (made := entry.message.request.cell) is not None
+        }
+        return len(cells - {(cell.notebook, cell.cell_id)})
 
     def _tell_notes(self, turn: Turn) -> None:
         notes, self._notes = self._notes, []

@@ -897,7 +897,7 @@ async def test_switching_the_model_keeps_the_talk(make: Any) -> None:
 
 
 async def test_running_a_cell_again_replaces_its_turn(make: Any) -> None:
-    """U38: C1 twice and C2 once: each user turn is seen once; the old turns stay as a branch."""
+    """U38: C1 twice and C2 once: each user turn is seen once; C2 is told to be stale; old turns stay as a branch."""
     from kit_jupyter import CellRef
 
     kit, provider = make("a1", "b1", "a2", "b2", "x")
@@ -905,17 +905,42 @@ async def test_running_a_cell_again_replaces_its_turn(make: Any) -> None:
     await kit.prompt("one", cell=c1)
     await kit.prompt("two", cell=c2)
 
+    old = kit.messages
     with record_events(kit) as log:
         await kit.prompt("one", cell=c1)
-    await kit.prompt("two", cell=c2)
+    with record_events(kit) as quiet:
+        await kit.prompt("two", cell=c2)
 
     assert texts(provider.requests[2]) == [("user", "one")]
     assert texts(provider.requests[3]) == [("user", "one"), ("assistant", "a2"), ("user", "two")]
-    assert log.of(ev.BranchChanged)
+    assert log.names[:4] == ["TurnStart", "BranchChanged", "Warned", "UserMessage"]
+    stale = log.of(ev.Warned)[0].message
+    assert stale.startswith("the answer of a later cell is no longer part of the conversation")
+    assert not quiet.of(ev.Warned)
+    back = re.findall(r"kit\.branch\('(\w+)'\)", stale)
+    new = kit.session.leaf
+    await kit.branch(back[0])
+    assert kit.messages == old
+    await kit.branch(new)
     assert len(kit.session.children(None)) == 2
     kit.settings.update({"rerun": "append"})
     await kit.prompt("two", cell=c2)
     assert len(provider.requests[4].messages) == 5
+
+
+async def test_a_cell_whose_turn_cannot_begin_keeps_its_old_one(make: Any) -> None:
+    """Found by reading: with a model that is not to be had the old turn went, and nothing came in its place."""
+    from kit_jupyter import CellRef
+
+    kit, _ = make("a", "b")
+    cell = CellRef("n.ipynb", "c1")
+    await kit.prompt("one", cell=cell)
+    before = kit.messages
+
+    with pytest.raises(UsageError, match="nosuch"):
+        await kit.prompt("one", cell=cell, options=PromptOptions(model="nosuch/model"))
+
+    assert kit.messages == before
 
 
 async def test_run_all_in_a_fresh_kernel_sends_the_same_requests() -> None:

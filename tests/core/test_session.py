@@ -587,7 +587,7 @@ def test_a_ring_of_entries_is_an_error_not_a_hang(tmp_path: Path) -> None:
 
 
 async def test_warnings_of_a_file_are_told_with_the_next_turn(make: Any, tmp_path: Path) -> None:
-    """A torn last line is not silent: the next turn says so, once."""
+    """S36: a torn last line is not silent: the next turn says so, once; after it has said that it begins."""
     session = filled(tmp_path, 2)
     session.close()
     with session.path.open("ab") as file:  # type: ignore[union-attr]
@@ -600,6 +600,7 @@ async def test_warnings_of_a_file_are_told_with_the_next_turn(make: Any, tmp_pat
     warned = [e.message for e in log if type(e).__name__ == "Warned"]
     assert len(warned) == 1
     assert "torn" in warned[0]
+    assert log.names[:2] == ["TurnStart", "Warned"]
 
 
 # ---------------------------------------------------------------- other processes
