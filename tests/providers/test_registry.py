@@ -373,7 +373,7 @@ def test_the_table_for_the_readme_names_every_row() -> None:
 
 
 def test_importing_the_registry_is_light() -> None:
-    """No client, no codec, no pydantic models, no network (U79)."""
+    """No client, no codec, no pydantic models, no recordings, no network (U79); nor does choosing by a key."""
     import subprocess
     import sys
 
@@ -383,6 +383,7 @@ def test_importing_the_registry_is_light() -> None:
         "socket.socket.connect = refuse\n"
         "from kit_jupyter.providers import registry\n"
         "heavy = {'httpx', 'httpx2', 'pydantic', 'genai_prices', 'keyring', 'kit_jupyter.providers.replay'}\n"
+        "assert registry.choose({'GROQ_API_KEY': 'k'}).ref.provider == 'groq'\n"
         "assert not heavy & set(sys.modules), heavy & set(sys.modules)\n"
     )
     subprocess.run([sys.executable, "-c", code], check=True)

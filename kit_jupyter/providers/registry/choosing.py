@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
+from types import ModuleType
 
 from kit_jupyter.errors import UsageError
 from kit_jupyter.messages import ModelRef
@@ -41,16 +42,14 @@ def choose(environ: Mapping[str, str] | None = None, explicit: str | None = None
     UsageError
         If the setting or ``KIT_MODEL`` names no model.
     """
-    from kit_jupyter.providers import replay
-
     environ = os.environ if environ is None else environ
     for name, why in ((explicit, "the setting"), (environ.get("KIT_MODEL", "").strip(), "KIT_MODEL")):
         if name:
             ref = ModelRef.parse(name)
             check_name(ref)
             return Choice(ref, why)
-    recorded = replay.recorded_model(environ)
-    if recorded:
+    replay = _replay(environ)
+    if replay and (recorded := replay.recorded_model(environ)):
         return Choice(ModelRef.parse(recorded), "the recording was made with it (KIT_REPLAY)")
     for row in ROWS:
         if row.model and row.needs_key:
@@ -60,7 +59,7 @@ def choose(environ: Mapping[str, str] | None = None, explicit: str | None = None
     for row in ROWS:
         if row.model and row.needs_key and keys.provider_config(row.name).get("api_key"):
             return Choice(ModelRef(row.name, row.model), f"a key for {row.name} is in {keys.config_file()}")
-    if probe and not replay.is_strict(environ):
+    if probe and not (replay and replay.is_strict(environ)):
         for row, address, models in listed_models(environ):
             if models:
                 return Choice(ModelRef(row.name, models[0]), f"{row.title} answers at {address}")
@@ -84,12 +83,13 @@ def offered(environ: Mapping[str, str] | None = None, *, probe: bool = True) -> 
     >>> "openai/gpt-5.6-luna" in offered({"OPENAI_API_KEY": "k"}, probe=False)
     True
     """
-    from kit_jupyter.providers import local_models, replay
+    from kit_jupyter.providers import local_models
 
     environ = os.environ if environ is None else environ
     keyed = [row for row in ROWS if row.model and row.needs_key]
     found = [f"{row.name}/{row.model}" for row in keyed if _has_key(row, environ)]
-    if probe and not replay.is_strict(environ):
+    replay = _replay(environ)
+    if probe and not (replay and replay.is_strict(environ)):
         found += [f"{row.name}/{name}" for row, _, models in listed_models(environ) for name in models]
     return [*found, *(f"local/{name}" for name in local_models.names())]
 
@@ -99,3 +99,12 @@ def _has_key(row: Row, environ: Mapping[str, str]) -> bool:
         return bool(keys.find_key(row.name, row.key_env, environ=environ).value)
     except UsageError:
         return False  # a key that cannot be one
+
+
+def _replay(environ: Mapping[str, str]) -> ModuleType | None:
+    """The room of recordings where they are in use; a first answer need not pay for it elsewhere."""
+    if not environ.get("KIT_REPLAY"):
+        return None
+    from kit_jupyter.providers import replay
+
+    return replay
