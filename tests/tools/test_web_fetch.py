@@ -276,7 +276,7 @@ def test_a_large_page_is_made_to_markdown_all_the_same(bench):
     text = bench.run(web.tool(), url="https://e.org/").text
 
     assert text.startswith("https://e.org/ (200, text/html)\n\n# T\n\ngrüße, 世界 😀\n\ngrüße")
-    assert "go on with start=50000" in text
+    assert text.count("世界") == 3_000
 
 
 @pytest.mark.parametrize(
