@@ -30,6 +30,8 @@ class Row:
     model : str
         Taken by `choose` when only a key was found; empty for providers that are never chosen by themselves.
     needs_key : bool
+    headers : dict
+        Sent with every request.
     headers_env : dict
         Header to environment variable, sent when that is set.
     probe : str
@@ -63,21 +65,11 @@ def _chat(name: str, title: str, base_url: str, key: str | tuple[str, ...], *qui
 
 
 def _server(name: str, title: str, base_url: str, url_env: tuple[str, ...], key: str, *quirks: str, **more: Any) -> Row:
-    return Row(
-        name=name,
-        title=title,
-        wire="openai-chat",
-        base_url=base_url,
-        url_env=url_env,
-        key_env=(key,),
-        quirks=frozenset(quirks),
-        needs_key=False,
-        **more,
-    )
+    return _chat(name, title, base_url, key, *quirks, url_env=url_env, needs_key=False, **more)
 
 
-_OPENAI = ("max_completion_tokens", "prompt_cache_key", "strict", "refusal")
 _ORG = {"openai-organization": "OPENAI_ORG_ID", "openai-project": "OPENAI_PROJECT_ID"}
+
 # The order is the order in which keys are looked for.
 ROWS: tuple[Row, ...] = (
     Row(
@@ -282,7 +274,10 @@ ROWS: tuple[Row, ...] = (
         "OpenAI (chat completions)",
         "https://api.openai.com/v1",
         "OPENAI_API_KEY",
-        *_OPENAI,
+        "max_completion_tokens",
+        "prompt_cache_key",
+        "strict",
+        "refusal",
         url_env=("OPENAI_BASE_URL", "OPENAI_API_BASE"),
         headers_env=_ORG,
     ),
