@@ -1,4 +1,4 @@
-"""The demo model in a real kernel: how fast the first answer comes, and what becomes of its process."""
+"""The demo model in a real kernel: that a cold cell is answered, and what becomes of its process."""
 
 import importlib.util
 import os
@@ -58,24 +58,14 @@ def servers(manager):
     return [child for child in mother.children(recursive=True) if "llama_child" in " ".join(child.cmdline())]
 
 
-def test_first_answer_of_a_cold_cell_comes_within_ten_seconds(kernel):
-    """Issue 2, speed: `%%kit` with nothing running, until the first token."""
+def test_a_cold_cell_is_answered_by_one_server(kernel):
+    """Issue 2: `%%kit` with nothing running. How long that takes is a row of ``benchmarks/bench_notebook.py``."""
     manager, client = kernel
-    asked = """
-import time
-from kit_jupyter.events import MessageUpdate
-seen = []
-done = kit.subscribe(lambda event: seen.append(time.monotonic()), MessageUpdate, inline=True)
-began = time.monotonic()
-result = await kit.prompt("Say hello in one short sentence.")
-first = seen[0] - began
-"""
-    run(client, asked)
+    run(client, 'result = await kit.prompt("Say hello in one short sentence.")')
     content = client.execute_interactive(
-        "pass", user_expressions={"first": "first", "text": "result.text"}, timeout=30, output_hook=lambda _: None
+        "pass", user_expressions={"text": "result.text"}, timeout=30, output_hook=lambda _: None
     )["content"]
 
-    assert float(content["user_expressions"]["first"]["data"]["text/plain"]) < 10
     assert content["user_expressions"]["text"]["data"]["text/plain"].strip("'\"")
     assert len(servers(manager)) == 1
 
