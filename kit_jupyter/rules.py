@@ -208,7 +208,8 @@ class RuleStore:
 
     Notes
     -----
-    A file that cannot be read gives no rules (so everything is asked) and a warning. Any thread.
+    A file that cannot be read gives no rules (so everything is asked) and a warning; it is kept as ``….broken``
+    when the next rule is stored, for there may be denials in it. Any thread.
     """
 
     def __init__(self, project: Path, *, folder: Path | None = None) -> None:
@@ -216,6 +217,7 @@ class RuleStore:
         self._folder = folder
         self._lock = threading.Lock()
         self._seen: tuple[float, tuple[Rule, ...]] = (-1.0, ())
+        self._is_broken = False
         self._path: tuple[str | None, Path] | None = None
 
     @property
@@ -244,9 +246,11 @@ class RuleStore:
             try:
                 body = json.loads(self.path.read_text(encoding="utf-8"))
                 rules = tuple(rule_of({k: v for k, v in rule.items() if k != "when"}) for rule in body["rules"])
-            except (OSError, ValueError, KeyError, TypeError, AttributeError) as exc:
+                self._is_broken = False
+            except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError, UsageError) as exc:
                 _log.warning("permissions file %s is not readable (%s); its rules are not used", self.path.name, exc)
                 rules = ()
+                self._is_broken = True
             self._seen = (changed, rules)
         return self._seen[1]
 
@@ -260,6 +264,8 @@ class RuleStore:
                 "rules": [{"action": r.action, "pattern": r.pattern, "effect": r.effect} for r in kept],
             }
             self.path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+            if self._is_broken and self.path.exists():
+                os.replace(self.path, self.path.with_suffix(".broken"))
             handle, name = tempfile.mkstemp(dir=self.path.parent, suffix=".tmp")
             with os.fdopen(handle, "w", encoding="utf-8") as file:
                 json.dump(body, file, indent=1)

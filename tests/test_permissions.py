@@ -261,6 +261,18 @@ def test_a_broken_rules_file_means_ask(tmp_path, body, caplog):
     assert "not readable" in caplog.text
 
 
+def test_a_broken_rules_file_is_kept_when_a_rule_is_stored(tmp_path):
+    """There may be denials in it, which a person can still mend; what is stored then holds."""
+    store = RuleStore(tmp_path, folder=tmp_path)
+    for body in ('{"rules": [{"action": "shell", "pattern": "rm *", "effect": "deny"},]}', "[" * 100_000):
+        store.path.write_text(body)
+
+        store.add([Rule("shell", "ls *", "allow")])
+
+        assert store.path.with_suffix(".broken").read_text() == body
+        assert store.rules == (Rule("shell", "ls *", "allow"),)
+
+
 def test_config_dir_can_be_moved(tmp_path, monkeypatch):
     """KIT_CONFIG_DIR, for tests and shared homes."""
     monkeypatch.setenv("KIT_CONFIG_DIR", str(tmp_path))
