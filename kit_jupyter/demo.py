@@ -204,8 +204,16 @@ def run(
         from nbconvert import HTMLExporter
     except ImportError as exc:
         raise UsageError(f'{exc.name} is not installed; run: pip install "kit-jupyter[demo]"') from None
-    node = nbformat.read(notebook, as_version=4)  # type: ignore[no-untyped-call]
-    build.mkdir(parents=True, exist_ok=True)
+    try:
+        node = nbformat.read(notebook, as_version=4)  # type: ignore[no-untyped-call]
+    except (OSError, ValueError, KeyError, AttributeError, TypeError, nbformat.ValidationError) as exc:
+        raise UsageError(f"{notebook} is no notebook ({type(exc).__name__}: {str(exc)[:80]})") from None
+    try:
+        build.mkdir(parents=True, exist_ok=True)
+    except OSError as exc:
+        raise UsageError(
+            f"cannot make the folder {build} ({exc.strerror or exc}); name another one by --build"
+        ) from None
     with tempfile.TemporaryDirectory(prefix="kit-demo-") as folder:
         heard = Path(folder) / "heard.jsonl"
         heard.touch()

@@ -309,6 +309,25 @@ def test_demo_prints_each_thing_once(tmp_path):
     assert nbformat.read(executed, as_version=4).cells[-1].outputs[0]["text"] == "1\n"
 
 
+@pytest.mark.parametrize("content", ["root:x:0:0", "[]", "{}", '{"cells": 5, "nbformat": 4}', "\xff"])
+def test_demo_of_a_file_that_is_no_notebook(tmp_path, capsys, content):
+    """One line says so, whatever the file holds (bad input)."""
+    path = tmp_path / "n.ipynb"
+    path.write_bytes(content.encode("latin-1"))
+
+    assert main(["demo", str(path), "--model", "openai/x", "--build", str(tmp_path / "b")]) == 1
+    assert f"{path} is no notebook" in capsys.readouterr().err
+
+
+def test_demo_into_a_folder_that_cannot_be(tmp_path, capsys):
+    """The folder for the results is a file (bad input)."""
+    path = tmp_path / "n.ipynb"
+    path.write_text('{"cells": [], "metadata": {}, "nbformat": 4, "nbformat_minor": 5}')
+
+    assert main(["demo", str(path), "--model", "openai/x", "--build", str(path)]) == 1
+    assert "cannot make the folder" in capsys.readouterr().err
+
+
 def test_demo_tells_which_cell_failed(tmp_path, capsys):
     """Exit code 1, the error's name and words."""
     path = notebook(tmp_path / "bad.ipynb", "1 / 0")

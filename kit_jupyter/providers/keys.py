@@ -207,9 +207,11 @@ def _read() -> dict[str, Any]:
         return {}
     except OSError as exc:
         raise UsageError(f"cannot read {path}: {exc.strerror or exc}") from None
+    except UnicodeDecodeError:
+        raise UsageError(f"{path} is not UTF-8 text; correct it, or delete it and call kit.login() again") from None
     try:
         value = json.loads(text)
-    except ValueError as exc:
+    except (ValueError, RecursionError) as exc:
         where = f"line {exc.lineno}" if isinstance(exc, json.JSONDecodeError) else "somewhere"
         raise UsageError(f"{path} is not JSON ({where}); correct it, or delete it and call kit.login() again") from None
     if not isinstance(value, dict):

@@ -127,12 +127,12 @@ def test_without_a_setting_the_file_is_the_user_s(monkeypatch: pytest.MonkeyPatc
     assert "kit-jupyter" in str(keys.config_file())
 
 
-@pytest.mark.parametrize("text", ["{not json", "[1]", '"x"'])
-def test_a_broken_file_is_named(text: str) -> None:
-    """With what to do; nothing of it is shown."""
+@pytest.mark.parametrize("raw", [b"{not json", b"[1]", b'"x"', b"\xff\xfe{\x00}\x00", b"[" * 100_000])
+def test_a_broken_file_is_named(raw: bytes) -> None:
+    """With what to do; nothing of it is shown. UTF-16, and nested without end, too."""
     path = keys.config_file()
     path.parent.mkdir(parents=True)
-    path.write_text(text)
+    path.write_bytes(raw)
 
     with pytest.raises(UsageError, match=r"providers\.json"):
         find_key("demo")
