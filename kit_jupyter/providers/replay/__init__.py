@@ -36,7 +36,6 @@ from kit_jupyter.providers.replay.provider import ReplayProvider
 from kit_jupyter.providers.replay.recording import Recording
 from kit_jupyter.providers.replay.setting import (
     MODES,
-    active,
     is_strict,
     mode,
     recording_file,
@@ -49,7 +48,6 @@ __all__ = [
     "MODES",
     "Recording",
     "ReplayProvider",
-    "active",
     "is_strict",
     "mode",
     "normalised",

@@ -13,7 +13,7 @@ from typing import Any
 
 from kit_jupyter.providers import keys
 
-__all__ = ["fingerprint", "normalised", "opaque", "readable_answer"]
+__all__ = ["fingerprint", "normalised", "readable_answer"]
 
 _ID_KEYS = frozenset(("id", "tool_call_id", "call_id", "tool_use_id", "item_id", "previous_response_id", "response_id"))
 _LEFT_OUT = frozenset(("prompt_cache_key", "user", "metadata", "session_id", "safety_identifier", "stream_options"))
@@ -53,7 +53,7 @@ class _Normaliser:
         if isinstance(value, dict):
             out = {k: self.of(v, k, depth + 1) for k, v in value.items() if not (depth == 0 and k in _LEFT_OUT)}
             if value.get("type") in _OPAQUE_TYPES and isinstance(value.get("data"), str):
-                out["data"] = opaque(value["data"])
+                out["data"] = _opaque(value["data"])
             return out
         if isinstance(value, list):
             return [self.of(item, key, depth + 1) for item in value]
@@ -62,7 +62,7 @@ class _Normaliser:
         if key in _ID_KEYS:
             return value if re.fullmatch(r"#\d+", value) else self._ids.setdefault(value, f"#{len(self._ids) + 1}")
         if key in _OPAQUE:
-            return opaque(value)
+            return _opaque(value)
         return self.text(value)
 
     def text(self, text: str) -> str:
@@ -85,7 +85,7 @@ def _digest(text: str) -> str:
     return hashlib.sha256(text.encode("utf-8", "replace")).hexdigest()[:16]
 
 
-def opaque(text: str) -> str:
+def _opaque(text: str) -> str:
     """The digest that stands for a signature: short, private, and the same for the same signature."""
     return text if not text or _DIGEST.fullmatch(text) else f"opaque-{_digest(text)}"
 
@@ -110,7 +110,7 @@ def _hide_opaque(value: Any, key: str = "", *, in_opaque: bool = False) -> Any:
     if isinstance(value, list):
         return [_hide_opaque(item, key) for item in value]
     if isinstance(value, str):
-        return opaque(value) if key in _OPAQUE or (in_opaque and key == "data") else keys.mask(value)
+        return _opaque(value) if key in _OPAQUE or (in_opaque and key == "data") else keys.mask(value)
     return value
 
 

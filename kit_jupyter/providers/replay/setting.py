@@ -12,7 +12,6 @@ from kit_jupyter.providers.notebook_name import notebook_name
 __all__ = [
     "MODES",
     "NAMELESS",
-    "active",
     "is_strict",
     "mode",
     "recording_file",
@@ -41,11 +40,6 @@ def mode(environ: Mapping[str, str] | None = None) -> str:
     if word not in MODES:
         raise UsageError(f"KIT_REPLAY must be one of {', '.join(MODES)}, got {word!r}")
     return word
-
-
-def active(environ: Mapping[str, str] | None = None) -> bool:
-    """True unless replay is off."""
-    return mode(environ) != "off"
 
 
 def is_strict(environ: Mapping[str, str] | None = None) -> bool:
