@@ -93,6 +93,12 @@ class Approval:
     scope : {"once", "session", "always"}
     by : str
         Who answered: widget, magic, stdin, callback, policy, nobody.
+
+    Raises
+    ------
+    UsageError
+        When `allowed` is neither True nor False (``"no"`` counts as true in Python), the arguments are no
+        dict, or the scope is none of the three.
     """
 
     allowed: bool
@@ -100,6 +106,14 @@ class Approval:
     arguments: Mapping[str, Any] | None = field(default=None, hash=False)
     scope: Literal["once", "session", "always"] = "once"
     by: str = ""
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.allowed, bool):
+            raise UsageError(f"an answer allows with True or denies with False, got {self.allowed!r}")
+        if self.arguments is not None and not isinstance(self.arguments, Mapping):
+            raise UsageError(f"edited arguments are a dict by name, got {type(self.arguments).__name__}")
+        if self.scope not in ("once", "session", "always"):
+            raise UsageError(f"scope must be once, session or always, got {self.scope!r}")
 
 
 class Approver(Protocol):

@@ -439,6 +439,21 @@ def test_stdin_where_no_input_is():
     assert served(StdinApprover(no_input).ask(QUESTION)).by == "nobody"
 
 
+@pytest.mark.parametrize(
+    "answer",
+    [{"allowed": "no"}, {"allowed": 1}, {"allowed": True, "arguments": ["a"]}, {"allowed": True, "scope": "ever"}],
+)
+async def test_an_answer_that_is_none_denies(answer):
+    """A text for a yes, a list for arguments, an unknown scope: refused where it is made, so the gate stays shut."""
+    with pytest.raises(UsageError):
+        Approval(**answer)
+
+    denied = await CallbackApprover(lambda q: Approval(**answer)).ask(QUESTION)
+
+    assert not denied.allowed
+    assert "the approver failed (UsageError" in denied.reason
+
+
 def test_approver_of():
     """What people may write for approver=."""
     assert approver_of(None) is None
