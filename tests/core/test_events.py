@@ -51,7 +51,7 @@ def test_the_vocabulary_is_complete_and_described() -> None:
         assert isinstance(cls.transient, bool)
 
 
-def _sample(field: dataclasses.Field[Any]) -> Any:
+def _value(field: dataclasses.Field[Any]) -> Any:
     message = Assistant(id="m", time=now(), parts=(TextPart("x"), ToolCallPart("c", "t", "{}")))
     known: dict[str, Any] = {
         "message": message,
@@ -75,11 +75,16 @@ def _sample(field: dataclasses.Field[Any]) -> Any:
     return kinds[str(field.type)]
 
 
+def sample(cls: type[ev.Event]) -> Any:
+    """An event of that class with something in each field."""
+    return cls(**{f.name: _value(f) for f in dataclasses.fields(cls)})
+
+
 @pytest.mark.parametrize("name", sorted(set(VOCABULARY.split())))
 def test_each_event_survives_json(name: str) -> None:
     """Frozen, hashable where its values are, and the same after JSON."""
     cls = EVENT_TYPES[name]
-    event = cls(**{f.name: _sample(f) for f in dataclasses.fields(cls)})
+    event = sample(cls)
 
     said = json.loads(json.dumps(event.to_json()))
 
