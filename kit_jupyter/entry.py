@@ -115,7 +115,18 @@ class Entry:
         return value
 
     def to_line(self) -> bytes:
-        """The line as it is stored, with its line end."""
+        """The line as it is stored, with its line end; half a surrogate pair, which no file can hold, is replaced."""
+        try:
+            return self._to_line()
+        except (UnicodeEncodeError, ValueError):  # pydantic's own error is a ValueError
+            from pydantic_core import to_json
+
+            line = {"type": self.type, "id": self.id, "parent": self.parent, "time": self.time, **self.body}
+            if self._message is not None:
+                line["message"] = _encoders()[type(self._message)].to_python(self._message, exclude_none=True)
+            return to_json(_without_halves(line)) + b"\n"
+
+    def _to_line(self) -> bytes:
         message, by_hand = self._message, _by_hand()
         if message is not None and not self.body:  # by far the most entries
             line = by_hand.entry_line(self.type, self.id, self.parent, self.time, message)
@@ -131,6 +142,18 @@ class Entry:
 
     def __repr__(self) -> str:
         return f"<Entry {self.type} {self.id}>"
+
+
+def _without_halves(value: Any) -> Any:
+    """`value` with the lone surrogates of all its texts replaced."""
+    match value:
+        case str():
+            return value.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+        case dict():
+            return {_without_halves(key): _without_halves(item) for key, item in value.items()}
+        case list() | tuple():
+            return [_without_halves(item) for item in value]
+    return value
 
 
 def decode_line(line: bytes) -> Entry:

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from kit_jupyter import Kit, Session
 from kit_jupyter.errors import UsageError
 from kit_jupyter.loop import Desk, engine
 from kit_jupyter.permissions import (
@@ -31,6 +32,7 @@ from kit_jupyter.permissions import (
     policy_of,
     question_of,
 )
+from kit_jupyter.testing import ScriptedProvider, text, tool_call
 from kit_jupyter.tool import FunctionTool, tool
 
 NUMBERS = itertools.count()
@@ -452,6 +454,27 @@ async def test_an_answer_that_is_none_denies(answer):
 
     assert not denied.allowed
     assert "the approver failed (UsageError" in denied.reason
+
+
+async def test_a_reason_that_no_file_can_hold_denies_all_the_same(tmp_path, monkeypatch):
+    """A terminal that knows no UTF-8 gives halves of characters: the answer counts, the session opens (bad input)."""
+    monkeypatch.setenv("KIT_DATA_DIR", str(tmp_path))
+    provider = ScriptedProvider([tool_call("act", call_id="c\udcff", x="1")], [text("fine")])
+
+    def act(x: str) -> str:
+        """Act."""
+        raise AssertionError(x)
+
+    kit = Kit(
+        provider=provider, tools=[act], permissions=[("act", "*", "ask")], approver=lambda question: "no \udcc3\udca4"
+    )
+
+    assert str(await kit.prompt("go")) == "fine"
+
+    await kit.aclose()
+    again = Session.open(kit.session.path)
+    assert again.warnings == []
+    assert [message.role for message in again.messages()] == ["user", "assistant", "tool", "assistant"]
 
 
 def test_approver_of():
