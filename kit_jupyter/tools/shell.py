@@ -5,7 +5,8 @@ Theory of operation
 bash runs the command as leader of a new session; stdin is empty, stdout and stderr are one pipe read
 as it comes. When the call ends, in whatever way (done, time-out, stop), the whole group is ended,
 asked first and killed two seconds later; on Linux also children that left the group, found by a
-marker in their environment. So a background job ends with the call, by design: nothing is left
+marker in their environment or, where that was cleared (``env -i setsid``), by a pipe of ours that they
+hold. So a background job ends with the call, by design: nothing is left
 working behind anybody's back.
 """
 
@@ -222,8 +223,8 @@ class _Run:
         self._command = command
         self._folder = folder
         self._timeout = timeout
-        self._mark = secrets.token_hex(8)
-        self._environment = {**environment, MARKER: self._mark}
+        self._mark = _Mark()
+        self._environment = {**environment, MARKER: self._mark.word}
         self._sink = Sink(lambda text, stream: context.progress(text, stream=stream), keep=MAX_OUTPUT)
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
         self._spilled = bytearray()
@@ -256,12 +257,15 @@ class _Run:
                 stdout=write_end,
                 stderr=asyncio.subprocess.STDOUT,
                 start_new_session=True,
+                pass_fds=self._mark.pass_fds(),
             )
         except BaseException:
             pipe.close()
+            self._mark.close()
             raise
         finally:
             os.close(write_end)
+            self._mark.let_go()
         timed_out = False
         began = time.monotonic()
         try:
@@ -316,7 +320,7 @@ class _Run:
         deadline = time.monotonic() + GRACE_SECONDS
         pause = 0.005
         while time.monotonic() < deadline:
-            if not _group_lives(child.pid) and not _marked(self._mark):
+            if not _group_lives(child.pid) and not self._mark.found():
                 break
             await asyncio.sleep(pause)
             pause = min(0.1, 2 * pause)
@@ -325,11 +329,12 @@ class _Run:
         with contextlib.suppress(ProcessLookupError):
             await child.wait()
         self._pipe.close()
+        self._mark.close()
 
     def _kill(self, group: int, number: int) -> None:
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(group, number)
-        for pid in _marked(self._mark):
+        for pid in self._mark.found():
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.kill(pid, number)
 
@@ -390,21 +395,74 @@ def _processes() -> Iterable[tuple[int, str, int]]:
                 continue
 
 
-def _marked(mark: str) -> list[int]:
-    """Living processes that carry our marker, wherever they went; Linux only."""
-    if sys.platform != "linux":
-        return []
-    needle = f"{MARKER}={mark}".encode()
-    found = []
-    me = os.getuid()
-    for pid, state, _ in _processes():
-        if state in ("Z", "X"):
-            continue
+class _Mark:
+    """By what the processes of one call are known, wherever they went: a word in their environment, an open pipe.
+
+    Linux only; elsewhere nothing is found. The pipe's number is a high one, so that no command uses it by
+    chance; its reading end stays open here until the call is over, so that nobody else's pipe is called so.
+    """
+
+    def __init__(self) -> None:
+        self.word = secrets.token_hex(8)
+        self._number = self._read_end = -1
+        self._is_passed = False
+        self._pipe = ""
+
+    def pass_fds(self) -> tuple[int, ...]:
+        """What the command is to inherit."""
+        if sys.platform != "linux":
+            return ()
+        import fcntl
+
+        self._read_end, write_end = os.pipe()
+        self._pipe = f"pipe:[{os.fstat(self._read_end).st_ino}]"
         try:
-            if os.stat(f"/proc/{pid}").st_uid == me and needle in Path(f"/proc/{pid}/environ").read_bytes().split(
-                b"\0"
-            ):
-                found.append(pid)
+            self._number = fcntl.fcntl(write_end, fcntl.F_DUPFD_CLOEXEC, 200)
+        except OSError:  # so few files are allowed here: then the word alone has to do
+            self.close()
+            return ()
+        finally:
+            os.close(write_end)
+        self._is_passed = True
+        return (self._number,)
+
+    def let_go(self) -> None:
+        """The command has it: our own writing end goes."""
+        if self._is_passed:
+            os.close(self._number)
+            self._is_passed = False
+
+    def close(self) -> None:
+        """The call is over."""
+        if self._read_end >= 0:
+            os.close(self._read_end)
+            self._read_end = -1
+
+    def found(self) -> list[int]:
+        """The living ones."""
+        if sys.platform != "linux":
+            return []
+        needle = f"{MARKER}={self.word}".encode()
+        me = os.getuid()
+        return [
+            pid
+            for pid, state, _ in _processes()
+            if state not in ("Z", "X") and (self._holds(pid) or _has_in_environment(pid, needle, me))
+        ]
+
+    def _holds(self, pid: int) -> bool:
+        if self._read_end < 0:
+            return False
+        try:
+            # A fork of ours, made in the moment between, may hold it as well; it is of our own session.
+            return os.readlink(f"/proc/{pid}/fd/{self._number}") == self._pipe and os.getsid(pid) != os.getsid(0)
         except OSError:
-            continue
-    return found
+            return False
+
+
+def _has_in_environment(pid: int, needle: bytes, user: int) -> bool:
+    try:
+        is_ours = os.stat(f"/proc/{pid}").st_uid == user
+        return is_ours and needle in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+    except OSError:
+        return False

@@ -505,6 +505,8 @@ ESCAPES = [
     "sleep {n} & echo go; wait",
     "setsid sleep {n} & echo go; wait",
     "(setsid nohup sleep {n} >/dev/null 2>&1 &); echo go; sleep {n}",
+    "env -i setsid sleep {n} & echo go; wait",
+    "(env -i setsid sh -c 'sleep {n}; true' >/dev/null 2>&1 &); echo go; sleep {n}",
     "trap '' TERM; echo go; sleep {n}; sleep {n}",
     "python3 -c 'import os,time; os.fork() or (os.setsid(), os.fork()); print(\"go\", flush=True); time.sleep({n})'",
 ]
@@ -543,6 +545,22 @@ def test_a_background_job_ends_with_the_call(bench, shell):
     assert outcome.text == "done\n"
     assert time.monotonic() - began < 8
     assert not alive(f"sleep {number}")
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells who holds a pipe")
+def test_what_ends_a_call_touches_nobody_else(bench, shell):
+    """A program that was started beside lives on; no descriptor is left open."""
+    bystander = subprocess.Popen(["sleep", "60"])
+    before = len(os.listdir("/proc/self/fd"))
+    try:
+        for _ in range(3):
+            bench.run(shell, command="env -i setsid sleep 60 & sleep 0.1")
+
+        assert bystander.poll() is None
+        assert len(os.listdir("/proc/self/fd")) <= before + 1  # the engine's own
+    finally:
+        bystander.kill()
+        bystander.wait()
 
 
 @pytest.mark.parametrize("command", ["", "  ", "a\0b"])
