@@ -68,7 +68,7 @@ def load(ip: Any, make_kit: Callable[..., Any] | None = None) -> Notebook:
     ip.configurables += [notebook.config, notebook.settings]  # so that %config shows them
     setattr(ip, _ATTRIBUTE, notebook)
     notebook.terminal = terminal_of(ip, notebook.lab.keymap)
-    notebook.lab.announce()
+    notebook.lab.announce(early.loaded_by)
     return notebook
 
 

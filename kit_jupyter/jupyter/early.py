@@ -4,9 +4,9 @@ Theory of operation
 -------------------
 Loading an extension is felt in every session, so `Early` installs only what must be there from the
 first cell on: the transformer that makes ``%%kit`` an async cell, the record of cells, the answer to
-the control channel, and stand-ins: for each magic a function, for ``kit`` a `Later`. The first
-use of any of them loads the rest; a kernel that is idle imports it on a thread of its own and
-finishes on its loop.
+the control channel, a `Sign` for pages, and stand-ins: for each magic a function, for ``kit`` a
+`Later`. The first use of any of them loads the rest; a kernel that is idle imports it on a thread
+of its own and finishes on its loop.
 """
 
 from __future__ import annotations
@@ -17,7 +17,8 @@ from collections.abc import Callable
 from typing import Any
 
 from kit_jupyter.jupyter.record import CellRecord
-from kit_jupyter.jupyter.shell import ShellHooks, main_loop
+from kit_jupyter.jupyter.shell import Parent, ShellHooks, current_parent, main_loop
+from kit_jupyter.jupyter.sign import Sign
 
 __all__ = ["MAGICS", "Early", "Later"]
 
@@ -99,11 +100,16 @@ class Early:
         self._complete = complete
         self.hooks = ShellHooks(ip, self._on_request, self._is_running)
         self.record = CellRecord(ip)
+        self.loaded_by: Parent = {}  # the message that loaded kit
+        self._sign: Sign | None = None
+        self._is_warming = False
         self._gone = False
 
     def install(self) -> None:
         """Put it in."""
         self.hooks.install()
+        self.loaded_by = current_parent(self.ip)
+        self._sign = Sign(self.ip)
         if self.notebook is None:
             for name in (*MAGICS, *ASYNC):
                 cell = name in ("kit", "kit_async")
@@ -119,6 +125,8 @@ class Early:
     def remove(self) -> None:
         """Take it out."""
         self._gone = True
+        if self._sign is not None:
+            self._sign.remove()
         self.hooks.remove()
         self.record.close()
         if type(self.ip.user_ns.get("kit")) is Later:
@@ -142,13 +150,17 @@ class Early:
 
     def _on_request(self, content: dict[str, Any]) -> dict[str, Any]:
         if self.notebook is None:
-            return {"status": "error", "message": "kit is still loading here; ask again"}
+            loop = main_loop(self.ip)  # while the kernel's configuration is read there is none yet
+            if loop is not None and not self._is_warming:
+                loop.call_soon_threadsafe(self._warm, loop)
+            return {"status": "error", "loading": True, "message": "kit is still loading here; ask again"}
         answer: dict[str, Any] = self.notebook.on_request(content)
         return answer
 
     def _warm(self, loop: Any) -> None:
-        if self._gone or self.notebook is not None:
+        if self._gone or self._is_warming or self.notebook is not None:
             return
+        self._is_warming = True
 
         def imports() -> None:
             for room in _ROOMS:

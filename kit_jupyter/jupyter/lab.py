@@ -5,8 +5,9 @@ Theory of operation
 A *page* is one browser tab that shows this kernel's notebook. Up, from page to kernel, everything
 comes as a ``kit_request`` on the control channel, because that is answered while user code holds
 the main thread, and by ipykernel 6 too. Down it goes over a comm that the kernel opens for each
-page that says hello; comm messages may be sent from any thread. An announcement (a comm with no
-page's name) tells pages that were there before kit was loaded to say hello.
+page that says hello; comm messages may be sent from any thread. A page that connects finds kit by its
+`Sign`; one that was there before is told to say hello by an announcement, a comm with no page's name.
+That goes only where a page may listen: others would log that they know no such comm.
 
 A call of a cell tool goes to all pages; the one where the person was last claims it at once, the
 others after a moment, and only the first claim is granted: two browsers do it once. Pages that let
@@ -27,8 +28,10 @@ from typing import TYPE_CHECKING, Any
 
 from kit_jupyter.errors import KitError, ToolError
 from kit_jupyter.extension import Extension, ExtensionContext
+from kit_jupyter.jupyter.display import is_runner
 from kit_jupyter.jupyter.keymap import Keymap
-from kit_jupyter.jupyter.shell import current_parent, is_kernel, main_loop
+from kit_jupyter.jupyter.shell import Parent, current_parent, is_kernel, main_loop
+from kit_jupyter.jupyter.sign import LAB_TARGET
 from kit_jupyter.loop import Desk, engine
 from kit_jupyter.messages import new_id
 
@@ -37,9 +40,8 @@ if TYPE_CHECKING:
     from kit_jupyter.jupyter.record import RanCell
     from kit_jupyter.kit import Kit
 
-__all__ = ["KINDS", "LAB_TARGET", "OPS", "PANEL_TARGET", "Lab", "NoFrontEnd"]
+__all__ = ["KINDS", "LAB_TARGET", "OPS", "PANEL_TARGET", "Lab", "NoFrontEnd", "may_be_page"]
 
-LAB_TARGET = "kit.lab"
 PANEL_TARGET = "kit.panel"
 
 #: Operations a page may ask for; `labextension/src/protocol.ts` has the same list.
@@ -69,6 +71,24 @@ _HERE = re.compile(
 
 class NoFrontEnd(ToolError):
     """No page of the extension shows this notebook, or none took the call."""
+
+
+def may_be_page(parent: Parent) -> bool:
+    """True if a page of Lab or Notebook may have sent that cell.
+
+    A runner of files (`is_runner`) tells nothing of the cell; VS Code tells a URI, which is no cell id of a notebook.
+
+    Examples
+    --------
+    >>> cell = {"header": {"msg_type": "execute_request"}, "content": {"allow_stdin": True}}
+    >>> may_be_page({**cell, "metadata": {"cellId": "c0ffee"}})
+    True
+    >>> may_be_page({**cell, "metadata": {"cellId": "vscode-notebook-cell:/a.ipynb#W0"}})
+    False
+    """
+    if (parent.get("header") or {}).get("msg_type") != "execute_request" or is_runner(parent):
+        return False
+    return ":" not in str((parent.get("metadata") or {}).get("cellId", ""))
 
 
 @dataclass(slots=True)
@@ -114,9 +134,16 @@ class Lab:
 
     # -- life
 
-    def announce(self) -> None:
-        """Tell pages that kit is here now; they say hello. User's thread."""
-        if is_kernel(self.nb.ip) and hasattr(self.nb.ip.kernel, "comm_manager"):
+    def announce(self, loaded_by: Parent) -> None:
+        """Tell pages that kit is here now, where there may be one; they say hello. User's thread.
+
+        Parameters
+        ----------
+        loaded_by : message
+            What loaded the extension; empty where the kernel's configuration did. What runs now counts, too.
+        """
+        is_served = is_kernel(self.nb.ip) and hasattr(self.nb.ip.kernel, "comm_manager")
+        if is_served and (may_be_page(loaded_by) or may_be_page(self.parent)):
             self._announcement = _open_comm(LAB_TARGET, {"client": ""})
 
     def close(self) -> None:

@@ -17,6 +17,8 @@ export type LinkState = 'connecting' | 'absent' | 'ready';
 export class NoKit extends Error {}
 
 const SEEN = 'kit-jupyter:kernels';
+/** How often, and in what distance, a kernel is asked again in which kit is still loading. */
+const LOADING = { times: 40, ms: 500 };
 
 export class KernelLink implements IDisposable {
   constructor(readonly session: ISessionContext) {
@@ -86,8 +88,17 @@ export class KernelLink implements IDisposable {
     if (!kernel) return false;
     this.comm = null; // another comes with the answer, and the kernel closes this one
     try {
-      const hello = await this.request('hello', { path: this.session.path, visible: !document.hidden }, timeoutMs);
-      if (kernel !== this.kernel || hello.status !== 'ok') return false;
+      const ask = () => this.request('hello', { path: this.session.path, visible: !document.hidden }, timeoutMs);
+      let hello = await ask();
+      for (let times = 0; hello.loading === true && times < LOADING.times && kernel === this.kernel; times++) {
+        await new Promise(resolve => setTimeout(resolve, LOADING.ms));
+        hello = await ask();
+      }
+      if (kernel !== this.kernel) return false;
+      if (hello.status !== 'ok') {
+        this.become('absent');
+        return false;
+      }
       this._hello = hello;
       remember(kernel.id);
       this.become('ready');

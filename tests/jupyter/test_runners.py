@@ -12,7 +12,8 @@ import nbformat
 import pytest
 
 from kit_jupyter.jupyter.display import is_runner
-from tests.jupyter.kernels import TURN_MIME, Kernel
+from kit_jupyter.jupyter.lab import may_be_page
+from tests.jupyter.kernels import TURN_MIME, Kernel, kernel
 
 ROOT = Path(__file__).parents[2]
 KERNEL = {"kernelspec": {"name": "python3", "display_name": "Python 3", "language": "python"}}
@@ -48,6 +49,7 @@ def test_a_runner_s_file_holds_no_widget_state(tmp_path: Path, command: tuple[st
     )
 
     assert done.returncode == 0, done.stderr[-2000:]
+    assert "comm target" not in done.stderr, "nobody there has heard of the Lab extension, and so nobody is told"
     notebook: Any = nbformat.read(tmp_path / "mine.ipynb", 4)
     assert "widgets" not in notebook.metadata
     assert [TURN_MIME in output.data for output in notebook.cells[1].outputs] == [True]
@@ -79,3 +81,40 @@ def test_a_page_that_takes_input_still_gets_the_live_view(nb: Kernel) -> None:
     nb.wait(msg_id)
 
     assert nb.view_of(msg_id)
+
+
+@pytest.mark.parametrize(
+    ("allow_stdin", "metadata", "is_page"),
+    [
+        (False, {}, False),
+        (True, {}, True),
+        (True, {"cellId": "0b9a", "trusted": True}, True),
+        (True, {"cellId": "vscode-notebook-cell:/home/me/a.ipynb#W0sZmlsZQ=="}, False),
+    ],
+)
+def test_who_may_be_a_page(allow_stdin: bool, metadata: dict[str, Any], is_page: bool) -> None:
+    """Only such a cell's front end is told that kit is here."""
+    content = {"allow_stdin": allow_stdin}
+    parent = {"header": {"msg_type": "execute_request"}, "content": content, "metadata": metadata}
+
+    assert may_be_page(parent) is is_page
+    assert not may_be_page({})
+
+
+@pytest.mark.parametrize("cell_id", ["", "c0ffee"], ids=("runner", "page"))
+def test_a_page_finds_kit_and_is_told_only_where_one_may_be(tmp_path: Path, cell_id: str) -> None:
+    """Loaded for a runner, kit is silent; a page that comes later finds it among the kernel's comms all the same."""
+    code = "%load_ext kit_jupyter\nfrom kit_jupyter.jupyter import notebook_of; notebook_of(get_ipython())"
+    with kernel({"IPYTHONDIR": str(tmp_path), "XDG_DATA_HOME": str(tmp_path)}, setup="") as nb:
+        if cell_id:
+            nb.wait(nb.send(code, cell_id=cell_id, allow_stdin=True))
+        else:
+            nb.wait(nb.client.execute(code, allow_stdin=False))
+        asked = nb.client.comm_info("kit.lab")
+        found = nb.client.get_shell_msg(timeout=10)
+        while found["parent_header"].get("msg_id") != asked:
+            found = nb.client.get_shell_msg(timeout=10)
+        told = [m["content"]["target_name"] for m in nb.log if m["msg_type"] == "comm_open"]
+
+    assert len(found["content"]["comms"]) == 1 + bool(cell_id)
+    assert told == ["kit.lab"] * bool(cell_id)

@@ -6,7 +6,9 @@ and a Lab with jupyter-collaboration, jupyter-ai and pyviz_comms.
 
 from __future__ import annotations
 
+import json
 import os
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -91,3 +93,18 @@ def test_two_browsers_see_one_change(open_page: Callable[..., Any]) -> None:
         other.wait("shared.cells[1].source === 'b = 3'")
     else:
         assert found == [["a = 1"], ["a = 1", "b = 2"]]
+
+
+def test_a_kernel_that_loads_kit_by_itself_is_found(server: Any, open_page: Callable[..., Any]) -> None:
+    """Point 1: loaded by the kernel's configuration, before any cell: the chat is ready, and nobody ran anything."""
+    server.offer_kernel("with-kit", sys.executable)
+    path = server.folder / "share" / "kernels" / "with-kit" / "kernel.json"
+    spec = json.loads(path.read_text())
+    spec["argv"].append("--ext=kit_jupyter")
+    path.write_text(json.dumps(spec))
+    p = open_page("smoke-auto.ipynb", ["1 + 1"], kernel="with-kit")
+
+    p.command("kit:focus-panel")
+    p.page.locator(".kit-side-chat:not([hidden]) textarea.kit-in").first.wait_for()
+
+    assert [error for error in p.errors if "kit" in error.lower()] == []
