@@ -54,6 +54,22 @@ def _copied(value: Any) -> Any:
         return value
 
 
+def visible(text: str) -> str:
+    """Text in which nothing can hide: escape sequences, direction marks and the like are written out.
+
+    Examples
+    --------
+    >>> print(visible("rm x" + chr(27) + "[2K" + chr(13) + "ls"))
+    rm x\\x1b[2K\\rls
+    """
+    if all(map(str.isprintable, text.split("\n"))):
+        return text
+    return "".join(
+        letter if letter.isprintable() or letter in "\n\t" else letter.encode("unicode_escape").decode()
+        for letter in text
+    )
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Question:
     """What a person is asked before a call runs.
@@ -62,6 +78,8 @@ class Question:
     ----------
     arguments : dict
         Kept as a read-only copy. To change what runs, answer with an `Approval` that has arguments.
+    text : str
+        Kept with its control and invisible characters written out.
     suggestion : str
         Rules, a line each, that would allow it for good; empty when none can.
     reason : str
@@ -77,6 +95,7 @@ class Question:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "arguments", own_copy(self.arguments))
+        object.__setattr__(self, "text", visible(self.text))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -133,7 +152,7 @@ class NobodyThere:
 
     async def ask(self, question: Question) -> Approval:
         """Deny."""
-        rules = [tuple(line.split(" ", 1)) for line in question.suggestion.splitlines() if line.strip()]
+        rules = [tuple(line.split(" ", 1)) for line in question.suggestion.split("\n") if line.strip()]
         wanted = ", ".join(f"({action!r}, {pattern!r}, 'allow')" for action, pattern in rules)
         how = f"allow it beforehand with Kit(permissions=[{wanted}]) or kit.permissions = [{wanted}], or " * bool(rules)
         why = f" (why: {question.reason})" * bool(question.reason)

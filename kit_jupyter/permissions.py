@@ -209,7 +209,8 @@ class RulePolicy:
             if effect != "allow":
                 reasons.append(why)
                 offer = f"{need.action} {need.pattern or literal(need.resource) or '*'}"
-                if need.kind != "unsure" and "\n" not in offer and len(offer) <= 300 and offer not in suggested:
+                # A rule is a line: what could end one, or hides, would be stored as other rules than were shown.
+                if need.kind != "unsure" and offer.isprintable() and len(offer) <= 300 and offer not in suggested:
                     suggested.append(offer)
             worst = max(worst, effect, key=lambda e: STRICTNESS[e])
         final = wish is not None and (wish[0] == "deny" or (callable(tool.approve) and wish[0] == "ask"))
@@ -297,7 +298,7 @@ class RulePolicy:
         if approval.scope == "once" or not question.suggestion:
             return
         effect: Effect = "allow" if approval.allowed else "deny"
-        rules = [Rule.parse(line, effect) for line in question.suggestion.splitlines() if line.strip()]
+        rules = [Rule.parse(line, effect) for line in question.suggestion.split("\n") if line.strip()]
         holder = self
         while holder._parent is not None:
             holder = holder._parent
@@ -469,5 +470,5 @@ def audit_record(
         if approval.arguments is not None:
             record["edited"] = shown(approval.arguments)
         if approval.scope != "once":
-            record["rules"] = decision.suggestion.splitlines()
+            record["rules"] = decision.suggestion.split("\n")
     return record

@@ -477,6 +477,34 @@ async def test_a_reason_that_no_file_can_hold_denies_all_the_same(tmp_path, monk
     assert [message.role for message in again.messages()] == ["user", "assistant", "tool", "assistant"]
 
 
+@pytest.mark.parametrize("sign", ["\u2028", "\u2029", "\r", "\x0b", "\x0c", "\x1c", "\x85", "\n", "\u202e"])
+def test_always_stores_no_other_rules_than_were_shown(tmp_path, sign):
+    """A sign in a path or command that ends a line would store what stands behind it as a rule: ``python *``."""
+    store = RuleStore(tmp_path, folder=tmp_path / "c")
+    policy = RulePolicy(store=store)
+    arguments = {"command": f"make notes{sign}python{sign}shell"}
+    decision = policy.decide(Acting(), arguments, Context())
+
+    policy.remember(question_of(Acting(), arguments, decision, "c"), Approval(allowed=True, scope="session"))
+    policy.remember(question_of(Acting(), arguments, decision, "c"), Approval(allowed=True, scope="always"))
+
+    assert decision.effect == "ask"
+    assert policy.session_rules == []
+    assert store.rules == ()
+
+
+def test_nothing_hides_in_a_question():
+    """Escape sequences that erase a line, carriage returns, marks that turn the direction: written out."""
+    arguments = {"command": "rm -rf x #\x1b[2K\x1b[1G\rls \u202egnp\u2066"}
+
+    question = question_of(
+        Acting(), arguments, Decision(effect="ask", question=f"Run this?\n\n{arguments['command']}\tgrüße 世界 😀"), "c"
+    )
+
+    assert question.text.startswith("Run this?\n\nrm -rf x #\\x1b[2K\\x1b[1G\\rls \\u202egnp\\u2066\tgrüße 世界 😀")
+    assert question.arguments == arguments
+
+
 def test_approver_of():
     """What people may write for approver=."""
     assert approver_of(None) is None
