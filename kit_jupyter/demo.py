@@ -21,6 +21,7 @@ import time
 from pathlib import Path
 from typing import Any, TextIO
 
+from kit_jupyter.approvers import visible
 from kit_jupyter.errors import KitError, UsageError
 
 __all__ = ["DemoFailed", "listen", "run"]
@@ -113,6 +114,7 @@ class _Printer:
         self.write(f"{self._bold}==> {text}{self._plain}\n")
 
     def event(self, kind: str, *words: str) -> None:
+        words = tuple(map(visible, words))  # a model's escape sequences are not this terminal's
         match kind:
             case "prompt":
                 self.fresh()

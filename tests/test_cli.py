@@ -296,6 +296,20 @@ def test_demo_runs_a_notebook_and_prints_what_is_said(tmp_path):
     assert nbformat.read(path, as_version=4).cells[1].outputs == []
 
 
+def test_demo_lets_no_model_steer_the_terminal():
+    """Escape sequences in prompts, answers, calls and results are written out (hostile input)."""
+    out = io.StringIO()
+    printer = demo._Printer(out)
+
+    for kind in ("prompt", "text"):
+        printer.event(kind, "grüße\x1b[2J\x07")
+    printer.event("call", "\x1b]0;mine\x07", "\x1b[8m")
+    printer.event("result", "\x1b[8m", "")
+
+    assert "\x1b" not in out.getvalue()
+    assert "grüße\\x1b[2J\\x07" in out.getvalue()
+
+
 # Which of the demo's own listeners hear the Kit.
 COUNT = 'print(sum("listen" in s._fn.__qualname__ for s in kit.bus._subscriptions))'
 
