@@ -56,5 +56,7 @@ def find_question(kits: list[Any], wanted: str = "") -> tuple[Any, Any]:
         return found[0]
     names = ", ".join(f"{question.tool_name} ({question.call_id})" for _, question in waiting) or "none"
     if not found:
-        raise UsageError(f"no question waits{f' for {wanted!r}' if wanted else ''}; waiting: {names}")
+        if not waiting:
+            raise UsageError("no question waits")
+        raise UsageError(f"no question waits for {wanted!r}; waiting: {names}")
     raise UsageError(f"several questions wait; name one of them: {names}")

@@ -73,9 +73,8 @@ def read(fn: Callable[..., Any], line: str, *, text: bool, words: bool = False) 
             raise HelpAsked(parser.format_help())
         action = options.get(name)
         if action is None:
-            near = difflib.get_close_matches(name, [*options, "--help"], n=1, cutoff=0.5)
-            hint = f"; did you mean {near[0]}?" if near else f"; options: {', '.join(sorted(options))}"
-            raise UsageError(f"unknown option {name}{hint} (text that begins with a dash goes after --)")
+            hint = " (text that begins with a dash goes after --)" if text else ""
+            raise UsageError(f"unknown option {name}; {_nearest(name, options)}{hint}")
         if action.nargs == 0:
             values[action.dest] = action.const
             rest = after
@@ -94,6 +93,16 @@ def read(fn: Callable[..., Any], line: str, *, text: bool, words: bool = False) 
     if not text and not words and rest.strip():
         raise UsageError(f"nothing may follow here, got {rest.strip()!r}; --help shows the options")
     return Namespace(**values), rest.lstrip(" \t")
+
+
+def _nearest(name: str, options: dict[str, Any]) -> str:
+    """The option that was meant, or all there are. Compared without dashes, in which all are alike."""
+    known = {option.lstrip("-"): option for option in (*options, "--help")}
+    near = difflib.get_close_matches(name.lstrip("-"), known, n=1, cutoff=0.6)
+    if near:
+        return f"did you mean {known[near[0]]}?"
+    others = sorted(option for option in options if option.startswith("--") and option != "--help")
+    return f"options: {', '.join([*others, '--help'])}"
 
 
 def _value(name: str, after: str) -> tuple[str, str]:

@@ -152,6 +152,8 @@ def test_no_raise_shows_the_failure_once(nb: Kernel) -> None:
     ("code", "words"),
     [
         ("%%kit --modle x\nhi", "did you mean --model?"),
+        ("%%kit -x\nhi", "unknown option -x; options: --append, --as,"),
+        ("%kit_sessions --nope", "unknown option --nope; options: --all, "),
         ("%%kit --max-steps many\nhi", "whole number"),
         ("%%kit --as xml\nhi", "one of code, json, text"),
         ("%%kit\n   \n", "the prompt is empty"),
