@@ -210,7 +210,8 @@ class RulePolicy:
                 reasons.append(why)
                 offer = f"{need.action} {need.pattern or literal(need.resource) or '*'}"
                 # A rule is a line: what could end one, or hides, would be stored as other rules than were shown.
-                if need.kind != "unsure" and offer.isprintable() and len(offer) <= 300 and offer not in suggested:
+                is_plain = offer.isprintable() and need.resource == need.resource.strip() and len(offer) <= 300
+                if need.kind != "unsure" and is_plain and offer not in suggested:
                     suggested.append(offer)
             worst = max(worst, effect, key=lambda e: STRICTNESS[e])
         final = wish is not None and (wish[0] == "deny" or (callable(tool.approve) and wish[0] == "ask"))

@@ -493,6 +493,14 @@ def test_always_stores_no_other_rules_than_were_shown(tmp_path, sign):
     assert store.rules == ()
 
 
+def test_blanks_at_the_ends_are_not_lost_in_a_rule():
+    """A rule's text is stripped when it is stored: for `` x`` none is offered, or it would hold for ``x``."""
+    policy = RulePolicy()
+
+    assert policy.decide(Acting(), {"command": " x"}, Context()).suggestion == ""
+    assert policy.decide(Acting(), {"command": "x "}, Context()).suggestion == ""
+
+
 def test_nothing_hides_in_a_question():
     """Escape sequences that erase a line, carriage returns, marks that turn the direction: written out."""
     arguments = {"command": "rm -rf x #\x1b[2K\x1b[1G\rls \u202egnp\u2066"}

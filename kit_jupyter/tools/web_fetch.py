@@ -246,6 +246,8 @@ def _checked(url: str) -> SplitResult:
         host = parts.hostname.encode("idna").decode("ascii") if not parts.hostname.isascii() else parts.hostname
     except UnicodeError:
         raise BadArguments(f"- url: not a host name: {parts.hostname[:80]!r}") from None
+    if not re.fullmatch(r"[\w.%:-]+", host):  # a star would become a rule for every host
+        raise BadArguments(f"- url: not a host name: {parts.hostname[:80]!r}")
     netloc = f"[{host}]" if ":" in host else host.rstrip(".")
     default = {"http": 80, "https": 443}[parts.scheme]
     netloc += f":{port}" if port is not None and port != default else ""

@@ -165,6 +165,8 @@ class Workspace:
                 raise BadArguments(f"- path: too long ({what}): {text[:80]!r}…") from None
         inside = real == self.root or self.root in real.parents
         shown = real.relative_to(self.root).as_posix() if inside else real.as_posix()
+        if shown.startswith("~"):  # a folder of that name is not somebody's home, neither in a question nor in a rule
+            shown = f"./{shown}"
         return Place(real, shown, inside or real in self.extra_readable)
 
     def refuse_open_notebook(self, place: Place) -> None:

@@ -528,6 +528,18 @@ def test_listing_runs_no_program_of_the_repository(root, monkeypatch):
     assert not (root.parent / "RAN").exists()
 
 
+def test_a_folder_called_like_a_home_is_none(bench, workspace, root):
+    """A file under a folder named ``~`` is told from one in the home folder, and a rule for it holds for it alone."""
+    write = WriteTool(workspace)
+
+    decision = bench.decide(write, path="src/../~/notes", content="x")
+
+    assert "./~/notes" in decision.question
+    rules = [tuple([*line.split(" ", 1), "allow"]) for line in decision.suggestion.splitlines()]
+    assert bench.decide(write, rules, path="~/notes", content="x").effect == "ask"
+    assert bench.decide(write, rules, path="src/../~/notes", content="x").effect == "allow"
+
+
 def test_a_workspace_that_is_gone_says_so(tmp_path, monkeypatch):
     """The working directory was removed under our feet (bad input)."""
     (tmp_path / "gone").mkdir()

@@ -292,6 +292,14 @@ def test_encodings_that_are_none_of_texts(bench, charset):
     )
 
 
+@pytest.mark.parametrize("url", ["http://*/", "https://*.com/x", "http://a*b.org/", "http://a,b/", "http://a'b/"])
+def test_a_host_cannot_be_a_pattern(bench, url):
+    """ "Always" is offered by host: one with a star in it would be a rule for every host (hostile input)."""
+    with pytest.raises(BadArguments, match="not a host name"):
+        Web({}).tool().validate({"url": url})
+    assert bench.decide(Web({}).tool(), url=url).suggestion == ""
+
+
 def test_an_address_that_is_none_is_told_to_the_model_and_no_person(bench):
     """Nobody is asked whether something may be fetched that cannot be fetched."""
     with pytest.raises(BadArguments, match="must begin with http"):
