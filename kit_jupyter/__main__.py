@@ -311,11 +311,12 @@ def _about_sessions() -> Lines:
 
 
 def _sessions(chosen: argparse.Namespace) -> int:
+    from kit_jupyter.approvers import visible
     from kit_jupyter.session import Session, sessions_dir
 
     listed = Session.listing(everywhere=chosen.all)
     for info in listed:
-        print(info)
+        print(visible(str(info)))  # a session may have come from elsewhere, with escape sequences in its title
     if not listed:
         print("no sessions yet" if chosen.all else f"no sessions in {sessions_dir()}; --all lists those of all folders")
     return 0

@@ -197,6 +197,15 @@ def test_sessions_are_listed(session, capsys):
     assert "What is 1 + 2?" in capsys.readouterr().out
 
 
+def test_a_title_cannot_steer_the_terminal(session, capsys):
+    """A session from elsewhere may have escape sequences in its title: they are written out (hostile input)."""
+    raw = session.read_text("utf-8")
+    session.write_text(raw.replace("What is 1 + 2?", "What\\u001b[2J?"), "utf-8")
+
+    assert main(["sessions"]) == 0
+    assert "What\\x1b[2J?" in capsys.readouterr().out
+
+
 def test_no_sessions_is_said(capsys, monkeypatch, tmp_path):
     """And where it looked."""
     assert main(["sessions"]) == 0
