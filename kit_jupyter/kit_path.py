@@ -15,7 +15,7 @@ from kit_jupyter.handles import Stopping
 from kit_jupyter.house import FOLLOW_UP, Opening, TurnHouse, TurnResult, turns_here
 from kit_jupyter.inbox import Ticket
 from kit_jupyter.kit_parts import KitParts
-from kit_jupyter.loop import Desk, current_desk, engine
+from kit_jupyter.loop import Desk, Running, current_desk, engine
 from kit_jupyter.messages import CellRef, ModelRef, RequestFacts, TextPart, User
 from kit_jupyter.places import storable
 from kit_jupyter.price import load_prices, price_of
@@ -51,8 +51,14 @@ class KitPath(KitParts):
             raise UsageError(f"{verb.__name__}_sync would wait for itself here; await {verb.__name__} instead")
         desk = kwargs.pop("desk", None) or Desk()
         # On the engine `_drive` awaits directly, so this thread is the only one that serves the desk.
+        running: Running[T] | None = None
         try:
-            return desk.serve_blocking(engine.start(verb(*args, **kwargs), desk))
+            running = engine.start(verb(*args, **kwargs), desk)
+            return desk.serve_blocking(running)
+        except KeyboardInterrupt:
+            if running is not None:
+                running.cancel()  # it may have hit between the two
+            raise
         finally:
             self.bus.settle(0.2)
 

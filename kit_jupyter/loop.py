@@ -168,6 +168,7 @@ class Job(Generic[T]):
         self._thread: int | None = None  # set while synchronous code runs
         self._task: asyncio.Task[Any] | None = None
         self._left: object = None  # what the synchronous part left to await
+        self._rest: Awaitable[None] | None = None  # and what is to be awaited for it
         self._loop: asyncio.AbstractEventLoop | None = None
         self._lock = threading.Lock()
         self._interrupted = False
@@ -185,7 +186,13 @@ class Job(Generic[T]):
             self.future.set_result(value)
             return None
         self._left = value
-        return self._finish(value)
+        self._rest = self._finish(value)
+        return self._rest
+
+    def give_up(self) -> None:
+        """An interrupt hit it before its first step, where nobody awaits it: whoever waits for it must be told."""
+        if self._rest is not None and not self.future.done():
+            self.drop(self._rest)
 
     def drop(self, waiting: Awaitable[None]) -> None:
         """What `run` returned was cancelled before its first step: nothing of it has run, and nothing will."""
@@ -206,7 +213,11 @@ class Job(Generic[T]):
         except asyncio.CancelledError:
             task.cancel()
             await asyncio.wait([task])
-            self.future.set_exception(asyncio.CancelledError())
+            done = task.result() if not task.cancelled() and task.exception() is None else None
+            if done is not None and getattr(done, "by_person", False):
+                self.future.set_result(done)
+            else:
+                self.future.set_exception(asyncio.CancelledError())
             raise
         if task.cancelled():
             self.future.set_exception(asyncio.CancelledError())
@@ -481,13 +492,20 @@ class Desk:
         `KeyboardInterrupt` cancels it, waits until it has ended, and is raised again; a second one
         does not wait.
         """
+        try:
+            return self._serve_blocking(running)
+        except KeyboardInterrupt:
+            running.cancel()  # it may have come before the wait had begun, and then nobody has told it yet
+            raise
 
+    def _serve_blocking(self, running: Running[T]) -> T:
         def waker() -> None:
             self._jobs.put(None)
 
         with self._lock:
             self._wakers.append(waker)
         interrupted: KeyboardInterrupt | None = None
+        job: Job[Any] | None = None
         try:
             running.future.add_done_callback(lambda _: waker())
             while not running.future.done():
@@ -504,6 +522,8 @@ class Desk:
                         raise
                     interrupted = exc
                     running.cancel()
+                    if job is not None:
+                        job.give_up()  # after the cancel: or the turn would go on without what this was to give
         finally:
             with self._lock:
                 self._wakers.remove(waker)
@@ -550,4 +570,11 @@ def wait(coro: Coroutine[Any, Any, T], desk: Desk | None = None) -> T:
         coro.close()
         raise RuntimeError("a sync call on the engine thread would wait for itself; await the async one")
     desk = desk or Desk()
-    return desk.serve_blocking(engine.start(coro, desk))
+    running: Running[T] | None = None
+    try:
+        running = engine.start(coro, desk)
+        return desk.serve_blocking(running)
+    except KeyboardInterrupt:
+        if running is not None:
+            running.cancel()  # it may have hit between the two
+        raise

@@ -96,6 +96,7 @@ class UserCall:
         self._pending = False  # an interrupt of ours is on its way
         self._sent_async = False  # one was sent to a thread that is not the main one
         self._stopped = False  # the engine asked for a stop
+        self._met_sigint = False
         self._signalled = False  # a person's SIGINT came while our frames were on the stack
 
     # -- the user's thread
@@ -148,8 +149,11 @@ class UserCall:
             self._task.cancel()
             self._stopped = True
             await asyncio.wait([self._task])
-            cut = self._task.cancelled()
-            self._close(Done(error=asyncio.CancelledError()) if cut else self._task.result())
+            done = Done(error=asyncio.CancelledError()) if self._task.cancelled() else self._task.result()
+            if self._met_sigint and isinstance(done.error, asyncio.CancelledError):
+                self._signalled = True
+                return self._close(Done(error=KeyboardInterrupt()))
+            self._close(done)
             raise
 
     def _drain(self, *, then: Literal["between", "ended"]) -> None:
@@ -377,6 +381,14 @@ def _leave(call: UserCall) -> None:
         return
 
 
+def _note(on_stack: list[UserCall]) -> None:
+    """A person's interrupt: what runs was broken into; what awaits will be cancelled by asyncio's own handler."""
+    for call in on_stack:
+        call._signalled = True
+    for call in _active if not on_stack else ():
+        call._met_sigint = call._task is not None
+
+
 def _on_sigint(signum: int, frame: FrameType | None) -> None:
     on_stack = []
     while frame is not None:
@@ -391,8 +403,7 @@ def _on_sigint(signum: int, frame: FrameType | None) -> None:
         if any(call in on_stack for call in ours) and not _shields:
             raise KeyboardInterrupt
         return
-    for call in on_stack:
-        call._signalled = True
+    _note(on_stack)
     previous = _laid[-1][1] if _laid else signal.default_int_handler
     if callable(previous):
         if on_stack and _shields and previous is signal.default_int_handler:

@@ -285,7 +285,7 @@ def test_front_ends_hold_no_loop_of_their_own() -> None:
         assert calls.get(name, set()) <= {"rebuild.py"}, (name, calls[name])
     assert calls["start"] >= {"notebook.py", "panel.py"}
     assert "_run_turn" not in calls
-    for cls in EVENT_TYPES.keys() - {"Event"}:  # events are the Kit's to tell: here they are only matched, or taken again
+    for cls in EVENT_TYPES.keys() - {"Event"}:  # events are the Kit's to tell; here they are matched, or taken again
         assert calls.get(cls, set()) <= {"presenter.py"}, (cls, calls.get(cls))
 
 
@@ -391,3 +391,78 @@ async def _round(kit: Kit, rng: random.Random, number: int) -> None:
     messages = kit.messages
     calls = [c.call_id for m in messages if isinstance(m, Assistant) for c in m.tool_calls]
     assert sorted(calls) == sorted(m.call_id for m in messages if isinstance(m, ToolResult))
+
+
+INTERRUPTS = """
+import asyncio, os, random, signal, threading, time
+from kit_jupyter import Kit
+from kit_jupyter import events as ev
+from kit_jupyter.loop import engine
+from kit_jupyter.messages import Assistant, ToolResult
+from kit_jupyter.testing import ScriptedProvider, delay, record_events, text, tool_call, unanswered_calls
+
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a parent in the background has it ignored
+engine.loop.call_soon_threadsafe(engine.loop.set_debug, True)
+going = threading.Event()
+
+def work(n: int) -> str:
+    "Works."
+    going.set()
+    time.sleep(30)
+    return "never"
+
+async def wait(n: int) -> str:
+    "Waits."
+    going.set()
+    await asyncio.sleep(30)
+    return "never"
+
+kit = Kit(provider=ScriptedProvider(), session="memory", tools=[work, wait], permissions="auto")
+kit.subscribe(lambda event: going.set(), ev.TextStart, inline=True)
+rng = random.Random(5)
+
+def interrupt() -> None:
+    going.wait(20)
+    time.sleep(0.04 + rng.random() * 0.01)
+    os.kill(os.getpid(), signal.SIGINT)
+
+slowest = 0.0
+for number in range(60):
+    provider = kit._provider_given
+    call = [tool_call(rng.choice(["work", "wait"]), n=number)]
+    provider._replies = [call if number % 2 else [text("half a word"), delay(30)], "never"]
+    going.clear()
+    sender = threading.Thread(target=interrupt)
+    with record_events(kit) as log:
+        begun = time.monotonic()
+        sender.start()
+        try:
+            came = kit.prompt_sync(f"round {number}")
+        except KeyboardInterrupt:
+            pass
+        else:
+            raise AssertionError(("it was not interrupted", number, came, log.names))
+        slowest = max(slowest, time.monotonic() - begun)
+        while kit.is_running and time.monotonic() < begun + 20:
+            time.sleep(0.001)
+    sender.join()
+    assert not kit.is_running, number
+    assert isinstance(log[-1], ev.TurnEnd), log.names
+    assert log[-1].stop_reason == "aborted", (number, [m.parts for m in kit.messages[-4:]], log.names)
+    assert len(log.of(ev.MessageStart)) == len(log.of(ev.MessageEnd))
+    assert len(log.of(ev.ToolCall)) == len(log.of(ev.ToolResultEvent))
+    if number % 20 == 0:
+        provider._replies = ["fine"]
+        assert str(kit.prompt_sync("and now?")) == "fine"
+        assert unanswered_calls(provider.last_request) == []
+        kit.clear_conversation_sync()
+calls = [c.call_id for m in kit.messages if isinstance(m, Assistant) for c in m.tool_calls]
+assert sorted(calls) == sorted(m.call_id for m in kit.messages if isinstance(m, ToolResult))
+kit.close()
+print("done", slowest < 20)
+"""
+
+
+def test_interrupts_of_a_script_stop_model_and_tools_each_time() -> None:
+    """S52, S75: Ctrl-C in a stream, in code and in an awaiting tool, in asyncio's debug mode: closed each time."""
+    assert _python(INTERRUPTS).split() == ["done", "True"]
