@@ -748,13 +748,18 @@ def test_200_kb_in_view_at_200_deltas_a_second(view: View) -> None:
           }
           stop = true;
           const seconds = (performance.now() - begin) / 1000;
-          return {fps: frames / seconds, worst, asked: sent.filter(m => m.n === -1).length};
+          const all = [...document.querySelectorAll('.kit-item *')];
+          return {fps: frames / seconds, worst, asked: sent.filter(m => m.n === -1).length,
+                  paragraphs: document.querySelectorAll('.kit-item p').length,
+                  watched: all.filter(e => getComputedStyle(e).contentVisibility === 'auto').length};
         }""",
         [len(para) * 2000, para, view.n, f"i{view.n - 2}"],
     )
 
     print(json.dumps(result))
     assert result["asked"] == 0
+    assert result["paragraphs"] > 2000
+    assert 20 < result["watched"] < 100  # each of these costs the browser something in each frame
     assert result["fps"] > 15
     assert result["worst"] < 1500
 

@@ -216,22 +216,24 @@ function chunks(el, text, at) {
   }
 }
 
+const GROUP = 40; // finished blocks
+
 class Growing {
   constructor(view, el) { this.view = view; this.el = el; this.clear(); }
   clear() {
     this.el.textContent = "";
     this.split = new Splitter();
     this.tail = this.el.appendChild(h("div", { class: "kit-tail" }));
-    this.drawn = -1; this.from = 0; this.raw = null; this.blocks = 0;
+    this.drawn = -1; this.from = 0; this.raw = null; this.group = null;
   }
   write(text, done) {
     const r = K.render;
     if (!r && !done && !K.renderAbsent) renderer(this.view.store).then(() => this.view.later(this.item));
     if (!r && !K.renderAbsent && done) renderer(this.view.store).then((got) => { if (got) { this.clear(); this.view.later(this.item); } });
     if (r) for (const [a, b] of this.split.feed(text, done)) {
-      const el = h("div", { class: ++this.blocks > 40 ? "kit-md kit-far" : "kit-md" });
+      const el = h("div", { class: "kit-md" });
       this.fill(el, text.slice(a, b));
-      this.tail.before(el);
+      this.place(el);
       this.from = b; this.tail.textContent = ""; this.raw = null; this.drawn = -1;
     }
     const rest = text.length - this.from;
@@ -246,6 +248,15 @@ class Growing {
     if (!fresh) return;
     this.raw.at = text.length;
     chunks(this.tail, fresh, this.raw);
+  }
+  /** Put a finished block before the tail. Full groups are left out of layout and paint while they are out of sight;
+   *  the browser looks at each of them for each frame, so there must be few. */
+  place(el) {
+    if (!this.group || this.group.childElementCount >= GROUP) {
+      if (this.group) { this.group.style.containIntrinsicSize = `auto ${4 * GROUP}em`; this.group.classList.add("kit-far"); }
+      this.tail.before(this.group = h("div"));
+    }
+    this.group.append(el);
   }
   fill(el, source) {
     el.textContent = "";
