@@ -259,8 +259,9 @@ class Checkpoints:
                 elif "left" in entry and _digest(path) != entry["left"]:
                     skipped[name] = "changed since by someone else"
                 elif entry["blob"] == _ABSENT:
-                    path.unlink(missing_ok=True)
-                    removed.append(name)
+                    if path.exists():
+                        path.unlink()
+                        removed.append(name)
                 else:
                     path.parent.mkdir(parents=True, exist_ok=True)
                     path.write_bytes((self.folder / entry["blob"]).read_bytes())

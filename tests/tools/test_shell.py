@@ -582,6 +582,20 @@ def test_undo_spares_what_someone_wrote_after_a_redirect(bench, tmp_path):
     assert "changed since" in str(undone)
 
 
+def test_undo_follows_a_redirect_behind_a_cd(bench, tmp_path):
+    """The file is put back where it was written; one of its name that never was is not told of."""
+    (tmp_path / "sub").mkdir()
+    (tmp_path / "sub" / "f").write_text("old")
+    bench.run(ShellTool(Workspace(tmp_path)), command="cd sub && echo new > f")
+    bench.run(ShellTool(Workspace(tmp_path)), command="echo new > g", cwd="sub")
+
+    undone = Checkpoints.of(bench.context).undo()
+
+    assert (tmp_path / "sub" / "f").read_text() == "old"
+    assert undone.restored == (str(tmp_path / "sub" / "f"),)
+    assert undone.removed == (str(tmp_path / "sub" / "g"),)
+
+
 def test_redirects_are_snapshotted_and_spare_the_open_notebook(bench, tmp_path):
     """What a line visibly overwrites can be undone; the open notebook is refused here too."""
     notebook = tmp_path / "n.ipynb"
