@@ -890,6 +890,49 @@ async def test_resume_goes_on_with_the_same_agent_model_and_tools(make: Any, tmp
     assert mine.model == "scripted/default"
 
 
+def test_a_new_process_goes_on_by_the_sessions_id(data_dir: Path) -> None:
+    """S100, U39: what a restart of the kernel is: another process, given the id only, has the talk and how it was."""
+    begin = """
+        import os, signal
+        from kit_jupyter import Kit
+        from kit_jupyter.testing import ScriptedProvider, tool_call
+        def area(width: int, height: int) -> int:
+            "Area of a rectangle."
+            return width * height
+        provider = ScriptedProvider([tool_call("area", width=2, height=3)], "it is 6")
+        kit = Kit(provider=provider, tools=[area], permissions="auto", agent="researcher", model="scripted/large")
+        kit.prompt_sync("how large?")
+        print(kit.session_id, flush=True)
+        os.kill(os.getpid(), signal.SIGKILL)
+    """
+    first = _child(begin)
+    out, _ = first.communicate(timeout=60)
+    assert first.returncode == -signal.SIGKILL
+    go_on = """
+        import json, sys
+        from kit_jupyter import Kit
+        from kit_jupyter.testing import ScriptedProvider, unanswered_calls
+        def area(width: int, height: int) -> int:
+            "Area of a rectangle."
+            return width * height
+        provider = ScriptedProvider("bye")
+        kit = Kit(provider=provider, tools=[area], permissions="auto", session=sys.argv[1])
+        kit.prompt_sync("thanks")
+        request = provider.last_request
+        said = [(m.role, "".join(getattr(p, "text", "") for p in m.parts)) for m in request.messages]
+        facts = kit.messages[-2].request
+        print(json.dumps([said, str(request.model), [t.name for t in request.tools], facts.agent, str(facts.model),
+                          unanswered_calls(request)]))
+    """
+    second = _child(go_on, out.strip())
+    told, _ = second.communicate(timeout=60)
+
+    said, model, tools, agent, asked, unanswered = json.loads(told)
+    assert [role for role, _ in said] == ["user", "assistant", "tool", "assistant", "user"]
+    assert [words for role, words in said if role in ("user", "assistant")] == ["how large?", "", "it is 6", "thanks"]
+    assert (model, tools, agent, asked, unanswered) == ("scripted/large", ["area"], "researcher", "scripted/large", [])
+
+
 def test_a_model_that_is_not_to_be_had_here_does_not_stop_a_session_from_opening(tmp_path: Path) -> None:
     """A session of another machine: its model is unknown here; that is a warning, not an error."""
     session = Session.create(tmp_path)
