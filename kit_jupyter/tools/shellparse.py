@@ -240,7 +240,10 @@ def parse_shell(command: str) -> Parsed:
     ["the program's name is computed: $PROGRAM"]
     """
     parsed = Parsed()
-    _read(command, parsed, 0)
+    try:
+        _read(command, parsed, 0)
+    except RecursionError:  # env env env …
+        parsed.unsure.append("it is nested too deeply to be read")
     return parsed
 
 

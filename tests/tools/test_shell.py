@@ -109,6 +109,8 @@ def test_every_program_is_seen(line, expected):
         "coproc rm x",
         "xargs $X",
         "bash -c " * 9 + "ls",
+        "env " * 1_900 + "ls",
+        "find -exec " * 700 + "ls",
         "x" * 30_000,
     ],
 )
