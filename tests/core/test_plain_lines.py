@@ -199,11 +199,12 @@ def test_no_line_at_all_is_left_to_the_schema(line: bytes) -> None:
     assert plain_lines.plain_line(line) is None
 
 
-def test_half_a_surrogate_pair_is_refused_as_by_the_schema() -> None:
-    """UTF-8 cannot hold it; rooms above mend texts before they store them."""
-    message = User(id="m", time=Time("t"), parts=(TextPart("\ud800"),), turn_id="t")
+def test_half_a_surrogate_pair_is_replaced_in_the_line() -> None:
+    """UTF-8 cannot hold it and the schema refuses it; rooms above mend texts, and a line with one is still stored."""
+    message = User(id="m", time=Time("t"), parts=(TextPart("a\ud800b"),), turn_id="t")
 
     with pytest.raises(ValueError, match=r"surrogate|utf-8"):
         by_schema(message)
-    with pytest.raises(ValueError, match=r"surrogate|utf-8"):
-        Entry("message", "m", None, "t", {}, message).to_line()
+    stored = json.loads(Entry("message", "m", None, "t", {"\ud800": ["\udc80"]}, message).to_line())
+    assert stored["message"]["parts"][0]["text"] == "a\N{REPLACEMENT CHARACTER}b"
+    assert stored["\N{REPLACEMENT CHARACTER}"] == ["\N{REPLACEMENT CHARACTER}"]
