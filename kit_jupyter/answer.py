@@ -30,7 +30,7 @@ from kit_jupyter.messages import (
     new_id,
     now,
 )
-from kit_jupyter.places import project_root, working_dir
+from kit_jupyter.places import project_root, storable, working_dir
 from kit_jupyter.provider import ModelRequest
 
 if TYPE_CHECKING:
@@ -127,7 +127,7 @@ class Answer:
             run=RunFacts(
                 agent=turn.options.agent,
                 model=answered,
-                path=PathFacts(working_dir(), str(project_root())),
+                path=PathFacts(storable(working_dir()), storable(project_root())),
                 cell=turn.cell,
                 response_id=builder.response_id,
             ),

@@ -5,6 +5,7 @@ from __future__ import annotations
 from functools import cache
 from typing import Annotated, Any, cast
 
+from kit_jupyter.errors import SessionError
 from kit_jupyter.messages import Assistant, Message, System, ToolResult, User
 
 __all__ = [
@@ -92,7 +93,12 @@ class Entry:
     def message(self) -> Message | None:
         """The message of a ``message``, ``compaction`` or ``branch_summary`` entry; decoded on first touch."""
         if self._message is None and "message" in self.body:
-            self._message = decode_message(self.body["message"])
+            try:
+                self._message = decode_message(self.body["message"])
+            except ValueError as exc:
+                raise SessionError(
+                    f"entry {self.id!r} holds no message that can be read ({str(exc).splitlines()[0]})"
+                ) from exc
         return self._message
 
     @property
@@ -163,6 +169,8 @@ def decode_line(line: bytes) -> Entry:
     ------
     ValueError
         If it is none.
+    SessionError
+        If its message cannot be read.
     """
     if line.startswith(b'{"type":"message",'):
         plain = _by_hand().plain_line(line)

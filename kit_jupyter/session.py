@@ -39,7 +39,7 @@ from kit_jupyter.entry import (
 )
 from kit_jupyter.errors import SessionError
 from kit_jupyter.messages import Assistant, CellRef, Message, ToolResult, User, new_id, now, text_of
-from kit_jupyter.places import data_dir, project_root, sessions_dir, working_dir
+from kit_jupyter.places import data_dir, project_root, sessions_dir, storable, working_dir
 from kit_jupyter.prompt import PromptMessage
 from kit_jupyter.session_file import VERSION, SessionFile
 
@@ -128,7 +128,7 @@ class Session:
             "version": VERSION,
             "id": new_id("ses"),
             "time": now().created,
-            "cwd": working_dir(),
+            "cwd": storable(working_dir()),
         }
         if parent:
             header["parent"] = parent
@@ -231,7 +231,10 @@ class Session:
         while (entry := self._read_one()) is not None:
             held.append(entry)
             if entry.type in _MOVES_LEAF:
-                self._leaf = entry.body.get("target") if entry.type == "leaf" else entry.id
+                target = entry.body.get("target")
+                if entry.type == "leaf" and not isinstance(target, str | None):
+                    raise SessionError(f"its last leaf is {target!r}, which is no entry's id", path=self.path)
+                self._leaf = target if entry.type == "leaf" else entry.id
                 break
         else:
             self._is_whole = True
@@ -403,8 +406,9 @@ class Session:
     def last_request(self) -> User | None:
         """The last message of the present branch that says how it was asked: model, agent, tools."""
         with self._lock:
-            entry_id = self._leaf
-            while entry_id is not None:
+            entry_id, seen = self._leaf, set[str]()
+            while entry_id is not None and entry_id not in seen:  # a ring is told of where messages are read
+                seen.add(entry_id)
                 entry = self._get(entry_id)
                 if entry.fact("role") == "user" and entry.fact("request") is not None:
                     message = entry.message
@@ -423,7 +427,7 @@ class Session:
     @property
     def labels(self) -> dict[str, str]:
         """Entry id to label."""
-        found = {str(e.body["target"]): str(e.body.get("label", "")) for e in self.entries if e.type == "label"}
+        found = {str(e.body.get("target")): str(e.body.get("label", "")) for e in self.entries if e.type == "label"}
         return {target: label for target, label in found.items() if label}
 
     # -- writing

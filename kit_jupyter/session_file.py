@@ -46,7 +46,8 @@ class SessionFile:
     @property
     def lock_path(self) -> Path:
         """The file beside it that names the writer."""
-        return self.path.with_suffix(self.path.suffix + ".lock")
+        real = Path(os.path.realpath(self.path))  # by another name it is the same file
+        return real.with_suffix(real.suffix + ".lock")
 
     # ------------------------------------------------------------ reading
 

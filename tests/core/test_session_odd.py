@@ -1,0 +1,104 @@
+"""Session files that a program made by mistake, or somebody by hand, and folders with odd names: issue 3, bad input."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from kit_jupyter import Kit, Session, SessionError
+from kit_jupyter.testing import ScriptedProvider, text
+
+
+def written(folder: Path, *entries: dict[str, object]) -> Path:
+    """A session file of these lines."""
+    good = Session.create(folder / "made")
+    good.append_custom("x", 1)
+    good.close()
+    assert good.path is not None
+    header = good.path.read_text(encoding="utf-8").splitlines()[0]
+    path = folder / "odd.jsonl"
+    path.write_text("\n".join([header, *map(json.dumps, entries)]) + "\n", encoding="utf-8")
+    return path
+
+
+def user(entry_id: str, parent: str | None) -> dict[str, object]:
+    """A user's message as it is stored."""
+    created = "2026-01-01T00:00:00.000Z"
+    parts = [{"text": "hi", "citations": [], "type": "text"}]
+    message = {"id": entry_id, "time": {"created": created}, "parts": parts, "turn_id": "t", "role": "user"}
+    return {"type": "message", "id": entry_id, "parent": parent, "time": created, "message": message}
+
+
+def test_entries_in_a_ring_are_an_error_and_no_endless_walk(tmp_path: Path) -> None:
+    """The Kit opens, says what is wrong where messages are needed, and goes on from another entry."""
+    path = written(tmp_path, user("msg_a", "msg_a"))
+    code = (
+        "import sys\nfrom kit_jupyter import Kit, SessionError\nfrom kit_jupyter.testing import ScriptedProvider\n"
+        f"kit = Kit(provider=ScriptedProvider('fine'), session={str(path)!r})\n"
+        "try:\n    kit.prompt_sync('hi')\nexcept SessionError as exc:\n    print('told:', exc)\n"
+        "kit.branch_sync(None)\nprint(kit.prompt_sync('hi'))\n"
+    )
+
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+
+    assert done.returncode == 0, done.stderr
+    assert "entries form a ring" in done.stdout
+    assert done.stdout.endswith("fine\n")
+
+
+@pytest.mark.parametrize(
+    ("line", "where"),
+    [
+        ({"type": "leaf", "id": "ent_l", "parent": None, "time": "", "target": ["msg_a"]}, "leaf"),
+        ({**user("msg_b", "msg_a"), "message": {"role": "user", "parts": 7}}, "msg_b"),
+    ],
+)
+def test_a_damaged_entry_is_a_session_error_that_names_it(tmp_path: Path, line: dict[str, object], where: str) -> None:
+    """No error of a library comes through: what is wrong is said in our words."""
+    path = written(tmp_path, user("msg_a", None), line)
+
+    with pytest.raises(SessionError, match=where):
+        Session.open(path).transcript()
+
+
+def test_a_label_of_nothing_is_passed_over(tmp_path: Path) -> None:
+    """A label without its target labels nothing, and breaks nothing."""
+    path = written(tmp_path, user("msg_a", None), {"type": "label", "id": "ent_x", "parent": None, "label": "here"})
+
+    assert "msg_a" not in Session.open(path).labels
+
+
+@pytest.mark.skipif(os.name == "nt", reason="symbolic links need a right there")
+def test_a_session_by_another_name_has_the_same_lock(tmp_path: Path) -> None:
+    """Two names of one file are one session: the second writer is refused."""
+    session = Session.create(tmp_path)
+    session.append_custom("x", 1)
+    assert session.path is not None
+    other = tmp_path / "other.jsonl"
+    other.symlink_to(session.path)
+
+    with pytest.raises(SessionError, match="is open in"):
+        Session.open(other).append_custom("x", 2)
+
+    session.close()
+    Session.open(other).append_custom("x", 2)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere names are Unicode")
+def test_a_folder_whose_name_is_no_unicode_holds_sessions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What of its name cannot be stored is replaced; prompts are stored as anywhere."""
+    folder = os.path.join(os.fsencode(tmp_path), b"caf\xe9")
+    os.mkdir(folder)
+    monkeypatch.chdir(os.fsdecode(folder))
+    monkeypatch.setenv("KIT_DATA_DIR", str(tmp_path / "data"))
+
+    kit = Kit(provider=ScriptedProvider([text("fine")]))
+
+    assert str(kit.prompt_sync("hi")) == "fine"
+    assert kit.session.path is not None
+    assert kit.session.path.exists()
