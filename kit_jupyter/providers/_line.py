@@ -135,11 +135,13 @@ class Line:
             except BaseException:
                 await response.aclose()
                 raise
-        raise ConnectionFailed(
+        error = ConnectionFailed(
             describe(self.endpoint, self.request, f"more than {MAX_REDIRECTS} redirects", step="check base_url"),
             provider=self.endpoint.name,
             model=self.request.model.id,
         )
+        error.retryable = False  # they lead round again
+        raise error
 
     async def close(self) -> None:
         """Give the connection back; one whose answer was not read to its end is closed."""

@@ -461,11 +461,12 @@ async def test_a_redirect_within_the_host_is_followed(provider: Make) -> None:
 
 
 async def test_a_redirect_in_a_ring_ends(provider: Make) -> None:
-    """Three are enough."""
+    """Three are enough, and trying again would go round again."""
     async with Loopback(refuse(307, b"", {"location": "/v1/chat/completions"})) as server:
-        error = await failure(provider(server.url, limits=Limits(max_retries=0)))
+        error = await failure(provider(server.url))
 
     assert "redirects" in error.message
+    assert len(server.requests) == 4
 
 
 # ---------------------------------------------------------------- broken answers
