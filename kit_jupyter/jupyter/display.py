@@ -136,6 +136,12 @@ def publish(
     publish_display_data(data, metadata, transient=transient, update=update)  # type: ignore[no-untyped-call]
 
 
+def live_bundle(model_id: str) -> dict[str, Any]:
+    """What shows a live view."""
+    view = {"version_major": 2, "version_minor": 0, "model_id": model_id}
+    return {WIDGET_MIME: view, "text/plain": "kit is answering …"}
+
+
 def _new_id() -> str:
     return os.urandom(16).hex()
 
@@ -266,11 +272,7 @@ class WidgetDisplay:
             return
         keep_frontend_routing(self.view)
         self.view.add(turn)
-        data = {
-            WIDGET_MIME: {"version_major": 2, "version_minor": 0, "model_id": self.view.model_id},
-            "text/plain": "kit is answering …",
-        }
-        publish(data, {}, display_id=self._id)
+        publish(live_bundle(self.view.model_id), {}, display_id=self._id)
         if self._watch:
             context = contextvars.copy_context()
             self._timer = threading.Timer(HELLO_SECONDS, lambda: context.run(self._nobody_answers, turn))

@@ -48,10 +48,10 @@ PANEL_TARGET = "kit.panel"
 OPS = (
     "hello", "bye", "stop", "steer", "approve",
     "panel", "panel-message", "panel-close",
-    "focus", "claim", "done", "key", "complete", "review",
+    "focus", "claim", "done", "key", "complete", "review", "settled",
 )  # fmt: skip
 #: Kinds of messages to a page.
-KINDS = ("call", "keymap", "completion", "command")
+KINDS = ("call", "keymap", "completion", "command", "settled")
 
 CLAIM_SECONDS = 5.0
 SHOW_SECONDS = 15.0  # a page that has just begun to draw a turn may be slow; nobody else can be asked meanwhile
@@ -208,6 +208,10 @@ class Lab:
                 return self._key(content)
             case "complete":
                 return self._start_completion(client, content)
+            case "settled":
+                asked = content.get("views")
+                outputs = self.nb.settled(asked if isinstance(asked, list) else [])
+                return {"outputs": outputs, "running": self.nb.live_views()}
             case "review":
                 note = {name: str(content.get(name) or "") for name in ("cell", "change", "word")}
                 with self._lock:
@@ -379,6 +383,10 @@ class Lab:
         """Say something at the edge of the page. Any thread."""
         args = {"message": f"kit: {text}", "type": kind, "options": {"autoClose": 6000}}
         self._send_all({"kind": "command", "command": "apputils:notify", "args": args})
+
+    def tell_settled(self, view: str) -> None:
+        """A live view has given place to what stays. A page that was opened while it ran is told so only here."""
+        self._send_all({"kind": "settled", "view": view})
 
     def command(self, name: str, **args: Any) -> None:
         """Ask the pages to run one of their commands, by id. Any thread."""

@@ -16,7 +16,7 @@ import contextvars
 import hashlib
 import threading
 import time
-from collections import Counter
+from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
@@ -48,6 +48,9 @@ from kit_jupyter.settings import PromptOptions
 from kit_jupyter.turn import TurnResult
 
 __all__ = ["Notebook", "Run"]
+
+#: Turns whose live view is gone and for which a page may still ask.
+SETTLED = 50
 
 
 @dataclass(slots=True, eq=False)
@@ -126,6 +129,7 @@ class Notebook:
         self._lock = threading.RLock()
         self.last_error: tuple[str, BaseException] | None = None
         self._noted: set[str] = set()
+        self._settled: OrderedDict[str, tuple[TurnModel, dict[str, Any]]] = OrderedDict()
         self._mine: Kit | None = None  # what `kit` in the namespace was when it was last looked at
         early.hooks.after_cell = self.notice
 
@@ -404,7 +408,42 @@ class Notebook:
         if run.below and not run.background:
             self.ip.set_next_input("\n\n".join(run.below), replace=False)  # travels with the cell's reply
         run.model.raised = run.raises
-        run.shown.finish(run.model, self.metadata(run))
+        metadata = self.metadata(run)
+        view = getattr(getattr(run.shown, "view", None), "model_id", None)
+        run.shown.finish(run.model, metadata)
+        if view is not None and self.lab is not None:
+            with self._lock:
+                self._settled[view] = run.model, metadata
+                while len(self._settled) > SETTLED:
+                    self._settled.popitem(last=False)
+            self.lab.tell_settled(view)
+
+    def live_views(self) -> dict[str, Any]:
+        """The live views of turns that run, as outputs by the id of their cell. Any thread.
+
+        For a page that was reloaded before the notebook was saved: its cell is empty.
+        """
+        out: dict[str, Any] = {}
+        for run in self.running():
+            view = getattr(getattr(run.shown, "view", None), "model_id", None)
+            cell = (run.parent.get("metadata") or {}).get("cellId")
+            if view and isinstance(cell, str):
+                data = display.live_bundle(view)
+                out[cell] = {"output_type": "display_data", "data": data, "metadata": {}}
+        return out
+
+    def settled(self, views: Sequence[Any]) -> dict[str, Any]:
+        """What stands in the place of live views that are gone, as outputs by the view's model id. Any thread.
+
+        A display is updated in the page that showed it from the start. One that was reloaded in mid-turn has the view
+        from the file, where no display id is kept: it asks.
+        """
+        with self._lock:
+            found = {view: self._settled[view] for view in views if isinstance(view, str) and view in self._settled}
+        return {
+            view: {"output_type": "display_data", "data": self.config.pack(turn.saved()), "metadata": {"kit": metadata}}
+            for view, (turn, metadata) in found.items()
+        }
 
     @staticmethod
     def _say_how_it_ended(run: Run) -> None:

@@ -130,7 +130,9 @@ export class KernelLink implements IDisposable {
 
   /** Is kit there? Asked without a message that a plain kernel would complain about in its log. */
   private async find(kernel: Kernel.IKernelConnection): Promise<void> {
-    if (known().includes(kernel.id) && (await this.sayHello())) return;
+    // While a cell runs, Lab holds back what is sent to a kernel it has just connected to for three seconds; and what
+    // comes next here waits until the cell has ended. So a page that is reloaded in mid-turn is patient.
+    if (known().includes(kernel.id) && (await this.sayHello(15000))) return;
     try {
       const info = await kernel.requestCommInfo({ target_name: LAB_TARGET });
       if (kernel !== this.kernel || this._state === 'ready') return;
@@ -207,7 +209,7 @@ export class KernelLink implements IDisposable {
 
 function known(): string[] {
   try {
-    return JSON.parse(sessionStorage.getItem(SEEN) ?? '[]') as string[];
+    return JSON.parse(localStorage.getItem(SEEN) ?? '[]') as string[];
   } catch {
     return [];
   }
@@ -216,7 +218,7 @@ function known(): string[] {
 function remember(id: string): void {
   const ids = known().filter(other => other !== id);
   try {
-    sessionStorage.setItem(SEEN, JSON.stringify([...ids, id].slice(-20)));
+    localStorage.setItem(SEEN, JSON.stringify([...ids, id].slice(-20)));
   } catch {
     // storage is full or forbidden: the slower way finds the kernel too
   }

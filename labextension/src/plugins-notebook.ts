@@ -13,6 +13,7 @@ import { KitInlineProvider } from './inline';
 import { ILinks } from './links';
 import { decorate } from './outputs';
 import { rerunOf } from './retry';
+import { settleViews } from './settle';
 import { page } from './view';
 
 export const cellsPlugin: JupyterFrontEndPlugin<void> = {
@@ -33,6 +34,7 @@ export const cellsPlugin: JupyterFrontEndPlugin<void> = {
       await app.commands.execute(ID.focusPanel, { cursor: false });
     });
     let isTelling = true;
+    settleViews(links);
     links.message.connect((_, { panel, link, message }) => {
       if (message.kind === 'call') hands.answer(panel, link, message).catch(error => console.warn('kit:', error));
       else if (message.kind === 'command') void app.commands.execute(message.command, message.args);

@@ -13,12 +13,12 @@ export const PANEL_TARGET = 'kit.panel';
 export const OPS = [
   'hello', 'bye', 'stop', 'steer', 'approve',
   'panel', 'panel-message', 'panel-close',
-  'focus', 'claim', 'done', 'key', 'complete', 'review'
+  'focus', 'claim', 'done', 'key', 'complete', 'review', 'settled'
 ] as const;
 export type Op = (typeof OPS)[number];
 
 /** Kinds of messages on the lab comm. */
-export const KINDS = ['call', 'keymap', 'completion', 'command'] as const;
+export const KINDS = ['call', 'keymap', 'completion', 'command', 'settled'] as const;
 
 export interface Reply extends JSONObject {
   status: string;
@@ -66,4 +66,10 @@ export interface CommandMessage {
   args: JSONObject;
 }
 
-export type LabMessage = Call | KeymapMessage | CompletionMessage | CommandMessage;
+/** A live view, by its model id, has given place to what stays of its turn. */
+export interface SettledMessage {
+  kind: 'settled';
+  view: string;
+}
+
+export type LabMessage = Call | KeymapMessage | CompletionMessage | CommandMessage | SettledMessage;

@@ -1,0 +1,87 @@
+"""A page that is opened while a turn runs shows its answer, and so does the file. Issue 7, point 7."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from kit_jupyter.jupyter.protocol import TURN_MIME, WIDGET_MIME
+
+pytestmark = pytest.mark.timeout(300)  # a browser on a busy machine
+
+GATES = """
+import pathlib, threading, time
+from kit_jupyter.testing import gate
+def opened(name):
+    "An event that is set when the test writes a file of that name."
+    event = threading.Event()
+    def watch():
+        while not pathlib.Path(name).exists():
+            time.sleep(0.05)
+        event.set()
+    threading.Thread(target=watch, daemon=True).start()
+    return gate(event)
+script.script([text('Begun. '), opened('first.go'), text('And **ended**.')],
+              [text('B. '), opened('second.go'), text('E.')])
+"""
+
+
+def _saved(server: Any, page: Any, cell: int) -> list[dict[str, Any]]:
+    page.command("docmanager:save")
+    page.wait("!panel.context.model.dirty")
+    book = json.loads((server.folder / "work" / page.path).read_text())
+    return list(book["cells"][cell]["outputs"])
+
+
+def test_a_reload_in_mid_turn_loses_no_answer(server: Any, open_page: Callable[..., Any]) -> None:
+    """The view goes on after the reload; at the end the answer stands in its place, on the page and in the file.
+
+    So it does where the page was closed when the turn ended.
+    """
+    p = open_page("reload.ipynb", ["%%kit\ngo", "%%kit\nonce more"]).attached()
+    assert p.execute(GATES) == ""
+
+    p.run_cell(0, wait=False)
+    p.page.locator(".kit-view", has_text="Begun.").wait_for()
+    assert WIDGET_MIME in _saved(server, p, 0)[0]["data"]
+    p.page.reload()
+    p.page.locator(".kit-view", has_text="Begun.").wait_for()
+    assert p.page.get_by_role("button", name="Stop", exact=True).count() == 1
+    (server.folder / "work" / "first.go").touch()
+    p.page.locator(".jp-OutputArea-output.kit-turn", has_text="Begun. And ended.").wait_for()
+    (output,) = _saved(server, p, 0)
+
+    assert set(output["data"]) == {TURN_MIME, "text/markdown", "text/plain"}
+    assert output["metadata"]["kit"]["turn"]
+    p.run_cell(1, wait=False)
+    p.page.locator(".kit-view", has_text="B.").wait_for()
+    assert WIDGET_MIME in _saved(server, p, 1)[0]["data"]
+    p.page.close()
+    (server.folder / "work" / "second.go").touch()
+    again = open_page("reload.ipynb", None)
+    again.page.locator(".jp-OutputArea-output.kit-turn", has_text="B. E.").wait_for()
+    (output,) = _saved(server, again, 1)
+    assert set(output["data"]) == {TURN_MIME, "text/markdown", "text/plain"}
+    assert p.errors == again.errors == []
+
+
+def test_a_reload_before_the_file_was_saved_brings_the_view_back(server: Any, open_page: Callable[..., Any]) -> None:
+    """Nothing of the cell's output is in the file: the view and Stop come back, and then the answer, once."""
+    p = open_page("reload-unsaved.ipynb", ["%%kit\ngo", "%%kit\nonce more"]).attached()
+    assert p.execute(GATES.replace("first", "third").replace("second", "fourth")) == ""
+    p.run_cell(0, wait=False)
+    p.page.locator(".kit-view", has_text="Begun.").wait_for()
+    p.page.evaluate("window.onbeforeunload = null")
+    p.page.on("dialog", lambda dialog: dialog.accept())
+    p.page.reload()
+
+    p.page.locator(".kit-view", has_text="Begun.").wait_for()
+    assert p.page.get_by_role("button", name="Stop", exact=True).count() == 1
+    (server.folder / "work" / "third.go").touch()
+    p.page.locator(".jp-OutputArea-output.kit-turn", has_text="Begun. And ended.").wait_for()
+
+    assert len(_saved(server, p, 0)) == 1
+    assert p.errors == []
