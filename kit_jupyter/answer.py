@@ -6,13 +6,15 @@ import asyncio
 import time
 from contextlib import aclosing
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, get_args
 
 from kit_jupyter import events as ev
 from kit_jupyter.errors import ContextOverflow, KitError, WireError
 from kit_jupyter.messages import (
     Assistant,
     ErrorFacts,
+    Finished,
+    FinishReason,
     MessageBuilder,
     ModelRef,
     Part,
@@ -39,6 +41,8 @@ if TYPE_CHECKING:
 __all__ = ["Answer", "clean"]
 
 PARTIAL_SECONDS = 0.05  # between two looks at an object that grows
+
+FINISH_REASONS = frozenset(get_args(FinishReason))
 
 
 class Answer:
@@ -105,7 +109,10 @@ class Answer:
             self._end("error", error=ErrorFacts(code, _masked(str(exc))), store=not saved)
             raise
         ears.done()
-        return self._end(builder.finished.reason, store=True)
+        said = builder.finished
+        if said.reason not in FINISH_REASONS:  # a provider's own word
+            said = builder.finished = Finished("other", said.raw or said.reason, said.details)
+        return self._end(said.reason, store=True)
 
     def _end(self, finish: str, *, store: bool, error: ErrorFacts | None = None) -> Assistant:
         turn, builder = self._turn, self._builder

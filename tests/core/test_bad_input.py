@@ -204,3 +204,19 @@ async def test_an_export_that_cannot_be_written_says_where(make: Any, tmp_path: 
     with pytest.raises(SessionError, match=r"cannot write .*: Is a directory"):
         kit.export("markdown", tmp_path)
     await _go_on(kit)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only here may a folder's name be any bytes")
+async def test_a_folder_need_not_have_a_name_in_unicode(
+    make: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Found by trying: in ``caf\\xe9/`` no session could be begun and no answer stored."""
+    folder = tmp_path / os.fsdecode(b"caf\xe9")
+    folder.mkdir()
+    monkeypatch.chdir(folder)
+    kit, _ = make("one", "fine", session=None)
+
+    assert str(await kit.prompt("hi")) == "one"
+
+    assert kit.messages[-1].run.path.cwd.endswith("caf\N{REPLACEMENT CHARACTER}")
+    await _go_on(kit)

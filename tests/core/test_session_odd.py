@@ -1,4 +1,4 @@
-"""Session files that a program made by mistake, or somebody by hand, and folders with odd names: issue 3, bad input."""
+"""Session files that a program made by mistake, or somebody by hand: issue 3, bad input."""
 
 from __future__ import annotations
 
@@ -10,8 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from kit_jupyter import Kit, Session, SessionError
-from kit_jupyter.testing import ScriptedProvider, text
+from kit_jupyter import Session, SessionError
 
 
 def written(folder: Path, *entries: dict[str, object]) -> Path:
@@ -87,18 +86,3 @@ def test_a_session_by_another_name_has_the_same_lock(tmp_path: Path) -> None:
 
     session.close()
     Session.open(other).append_custom("x", 2)
-
-
-@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere names are Unicode")
-def test_a_folder_whose_name_is_no_unicode_holds_sessions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What of its name cannot be stored is replaced; prompts are stored as anywhere."""
-    folder = os.path.join(os.fsencode(tmp_path), b"caf\xe9")
-    os.mkdir(folder)
-    monkeypatch.chdir(os.fsdecode(folder))
-    monkeypatch.setenv("KIT_DATA_DIR", str(tmp_path / "data"))
-
-    kit = Kit(provider=ScriptedProvider([text("fine")]))
-
-    assert str(kit.prompt_sync("hi")) == "fine"
-    assert kit.session.path is not None
-    assert kit.session.path.exists()

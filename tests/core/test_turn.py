@@ -683,6 +683,12 @@ async def test_a_finish_that_nobody_knows_is_kept_as_it_came(make: Any) -> None:
     await kit.prompt("go")
 
     assert (kit.messages[-1].result.finish, kit.messages[-1].result.raw) == ("other", "strange_new_reason")
+    kit, _ = make([text("x"), finish("invented", "invented")])  # a provider that says a word of its own
+
+    result = await kit.prompt("go")
+
+    assert result.stop_reason == kit.messages[-1].result.finish == "other"
+    assert kit.messages[-1].result.raw == "invented"
 
 
 async def test_pictures_and_files_go_where_the_model_can_take_them(make: Any, tmp_path: Path) -> None:
