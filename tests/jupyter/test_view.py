@@ -382,10 +382,10 @@ def test_thinking_is_open_while_it_comes_and_folded_after(view: View) -> None:
     assert "let me see" in view.page.locator("details").inner_html()
 
 
-def _ask(view: View) -> None:
+def _ask(view: View, text: str = "Run drop?") -> None:
     item = {
         "id": "q", "kind": "tool", "call_id": "call1", "name": "drop", "status": "asking", "arguments": '{"a":1}',
-        "question": {"text": "Run drop?", "suggestion": "drop *", "arguments": '{"a": 1}'},
+        "question": {"text": text, "suggestion": "drop *", "arguments": '{"a": 1}'},
     }  # fmt: skip
     view.say({"kind": "start", "turn": turn()}, {"kind": "commit", "turn": "t1", "item": item, "sizes": {}})
 
@@ -412,6 +412,18 @@ def test_approval_by_keyboard_alone(view: View, keys: list[str], want: dict[str,
     assert len(said) == 1
     assert said[0]["call"] == "call1"
     assert {key: said[0][key] for key in want} == want
+
+
+def test_a_long_question_keeps_its_answers_in_sight(view: View) -> None:
+    """Bad input: a call with long arguments: the question is whole, and scrolls, by keyboard too."""
+    text = "Run drop with " + "z" * 20_000 + "?"
+    _ask(view, text)
+    question = view.page.locator(".kit-q")
+
+    assert question.inner_text() == text
+    assert question.bounding_box()["height"] < 200
+    assert question.get_attribute("tabindex") == "0"
+    assert view.page.get_by_role("button", name="Approve", exact=True).is_visible()
 
 
 def test_deny_with_a_reason_and_edit_arguments(view: View) -> None:

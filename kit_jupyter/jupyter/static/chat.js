@@ -395,7 +395,7 @@ class ItemView {
     const yes = (scope) => { const a = args(); if (a !== undefined) answer({ allow: true, scope, arguments: a }); };
     reason.addEventListener("keydown", (e) => { if (meaning("field", e) === "take") { e.preventDefault(); answer({ allow: false, reason: reason.value }); } });
     this.bar.setAttribute("role", "group"); this.bar.setAttribute("aria-label", `Approval of ${this.item.name}`);
-    this.bar.append(h("div", { class: "kit-q" }, q.text || `Run ${this.item.name}?`), edit, bad, h("div", { class: "kit-row" },
+    this.bar.append(h("div", { class: "kit-q", tabindex: (q.text || "").length > 400 ? 0 : null }, q.text || `Run ${this.item.name}?`), edit, bad, h("div", { class: "kit-row" },
       button("Approve", () => yes("once"), { class: "kit-b kit-go" }),
       button(q.suggestion ? `Always: ${q.suggestion}` : "Always", () => yes("always"), { title: "do not ask again for this" }),
       button("Edit arguments", (e) => { edit.hidden = !edit.hidden; if (!edit.hidden) { edit.value ||= q.arguments || pretty(this.item.arguments || "{}"); edit.focus({ preventScroll: true }); } e.target.setAttribute("aria-expanded", String(!edit.hidden)); }, { "aria-expanded": "false" }),
@@ -726,7 +726,7 @@ const CSS_TEXT = `
 .kit-name{font-weight:600}.kit-brief{flex:1;min-width:0;overflow:hidden;text-overflow:ellipsis;white-space:nowrap;color:var(--dim);font-size:.9em}.kit-status{color:var(--dim);font-size:.88em;white-space:nowrap}
 .kit-tool pre{margin:4px 0}.kit-tool[data-status=asking]{border-color:var(--accent);box-shadow:0 0 0 1px var(--accent)}.kit-tool[data-status=error] .kit-status,.kit-tool[data-status=denied] .kit-status,.kit-bad,.kit-error{color:var(--bad)}
 .kit-err{border-inline-start:3px solid var(--bad)!important}.kit-error{flex-basis:100%;font-weight:600}.kit-out{max-height:14em!important}
-.kit-approval{padding:6px 0}.kit-q{font-weight:600;margin-bottom:4px}.kit-row{display:flex;gap:6px;margin-top:3px;align-items:center;flex-wrap:wrap}
+.kit-approval{padding:6px 0}.kit-q{font-weight:600;margin-bottom:4px;max-height:7em;overflow:auto}.kit-row{display:flex;gap:6px;margin-top:3px;align-items:center;flex-wrap:wrap}
 .kit-b{font:inherit;font-size:.9em;color:var(--fg);background:var(--soft);border:1px solid var(--line);border-radius:4px;padding:2px 10px;cursor:pointer;min-height:24px}.kit-b:hover{border-color:var(--fg)}.kit-b:disabled{opacity:.6;cursor:default}
 .kit-go{background:#0b57a4;border-color:#0b57a4;color:#fff}.kit-no{color:var(--bad);border-color:var(--bad);background:var(--bg)}
 .kit-view :focus-visible{outline:2px solid var(--accent);outline-offset:1px}
