@@ -17,6 +17,7 @@ from __future__ import annotations
 import contextlib
 import contextvars
 import os
+import re
 import sys
 import threading
 import time
@@ -34,6 +35,10 @@ MODES = ("auto", "widget", "updates", "static", "plain")
 #: How long a browser may take to say that it drew the live view, before text goes by display updates.
 HELLO_SECONDS = 8.0
 UPDATE_SECONDS = 0.4
+
+#: What steers a terminal, but for ends of lines and tabs; colours are told apart.
+_STEERING = re.compile(r"(?P<colour>\x1b\[[0-9;]*m)|\r(?=\n)|[\x00-\x08\x0b-\x1f\x7f-\x9f]")
+_COLOUR_BEGUN = re.compile(r"\x1b(\[[0-9;]*)?$")
 
 #: Makes of a saved turn the bundle that stays in the cell.
 Pack = Callable[[dict[str, Any]], dict[str, Any]]
@@ -315,7 +320,8 @@ class TextDisplay:
     """Text as it comes, for terminals and for those who want nothing else.
 
     With `rich` there (and a terminal), finished blocks are drawn as Markdown and the tail as it
-    grows; else text is written as it comes.
+    grows; else text is written as it comes. What would steer the terminal is written out, so that no answer can
+    hide a question; what a tool prints keeps its colours and returns to the start of its line.
     """
 
     can_ask = False
@@ -332,6 +338,8 @@ class TextDisplay:
         self._console: Any = None
         self._live: Any = None
         self._tail = ""
+        self._is_coloured = False
+        self._begun: dict[str, str] = {}  # the first letters of a colour whose rest has not come yet, by item
         self._hold = threading.RLock()
         self._turn: TurnModel | None = None
 
@@ -429,7 +437,7 @@ class TextDisplay:
                 if status in ("running", "asking") and f"{item.id}!" not in self._told:
                     self._told.add(f"{item.id}!")
                     self._line(to_plain({"items": [{**whole, "status": "done", "result": ""}]}))
-                self._out(self._fresh(item, "output"))
+                self._printed(item.id, self._fresh(item, "output"))
                 if "result" in whole and f"{item.id}=" not in self._told:
                     self._told.add(f"{item.id}=")
                     text = to_plain({"items": [_unprinted(item, whole)]})
@@ -444,16 +452,34 @@ class TextDisplay:
     def _out(self, text: str) -> None:
         if not text:
             return
+        self._end_colours()
         sys.stdout.write(text)
         sys.stdout.flush()
         self._column = 0 if text.endswith("\n") else 1
 
+    def _end_colours(self) -> None:
+        if self._is_coloured:
+            self._is_coloured = False
+            sys.stdout.write("\x1b[0m")
+            sys.stdout.flush()
+
+    def _printed(self, item_id: str, text: str) -> None:
+        """Write what a tool printed, with its colours."""
+        text = self._begun.pop(item_id, "") + text
+        if begun := _COLOUR_BEGUN.search(text):
+            self._begun[item_id], text = text[begun.start() :], text[: begun.start()]
+        text = _harmless(text, keep_colours=True)
+        was_coloured, self._is_coloured = self._is_coloured, False
+        self._out(text)
+        self._is_coloured = was_coloured or "\x1b" in text
+
     def _line(self, text: str) -> None:
         self._end_tail()
         if text:
-            self._out(text + "\n")
+            self._out(_harmless(text) + "\n")
 
     def _text(self, text: str) -> None:
+        text = _harmless(text)
         if self._console is None:
             self._out(text)
             return
@@ -480,6 +506,20 @@ class TextDisplay:
             self._tail = ""
         if self._column:
             self._out("\n")
+        self._end_colours()
+
+
+def _harmless(text: str, *, keep_colours: bool = False) -> str:
+    """`text` with all that would steer a terminal written out; colours and returns of the carriage if not kept."""
+
+    def written(found: re.Match[str]) -> str:
+        mark = found[0]
+        if keep_colours and (found["colour"] or mark == "\r"):
+            return mark
+        # "\r" before "\n" says nothing more.
+        return "" if mark == "\r" and text.startswith("\n", found.end()) else mark.encode("unicode_escape").decode()
+
+    return _STEERING.sub(written, text)
 
 
 def _unprinted(item: Item, whole: dict[str, Any]) -> dict[str, Any]:

@@ -18,6 +18,7 @@ from kit_jupyter import events as ev
 from kit_jupyter.jupyter.display import TextDisplay
 from kit_jupyter.jupyter.transcript import bundle
 from kit_jupyter.jupyter.turns import TurnModel
+from kit_jupyter.messages import TextDelta
 
 
 @pytest.fixture
@@ -73,6 +74,30 @@ def test_a_terminal_shows_a_call_before_its_question_and_its_output_once(capsys:
     turn.take(ev.TurnEnd("", "stop"))
     shown.finish(turn, {})
     assert capsys.readouterr().out == "a.txt\nb.txt\n(exit code 3)\n"
+
+
+def test_nothing_steers_the_terminal_but_colours_of_a_tool(capsys: pytest.CaptureFixture[str]) -> None:
+    """A model's or a tool's text can wipe no question and hide none: found by a model that cleared the screen."""
+    turn, shown = TurnModel("trn", "t1"), TextDisplay(rich=False)
+    turn.take(ev.TurnStart("go"))
+    shown.show(turn)
+    turn.take(ev.MessageStart("m1"))
+    turn.take(ev.MessageUpdate("m1", TextDelta(0, "see\x1b[2J\x1b]0;pwn\x07\x9b8mthis\r\n")))
+    turn.take(ev.ToolCall("c1", "rm\x1b[8m", "{}", {}))
+    turn.take(ev.ToolExecutionStart("c1", "rm", 0.0))
+    for piece in ("10 %\r20 %\n\x1b[3", "1mred\x1b[8m hidden\x1b[2A"):
+        turn.take(ev.ToolOutput("c1", piece))
+        with shown.paused():
+            pass
+    with shown.paused():
+        before = capsys.readouterr().out
+
+    assert "see\\x1b[2J\\x1b]0;pwn\\x07\\x9b8mthis\n" in before
+    assert "[rm\\x1b[8m]" in before
+    assert "10 %\r20 %\n" in before
+    assert before.endswith("\x1b[31mred\x1b[8m hidden\\x1b[2A\x1b[0m\n")
+    turn.take(ev.TurnEnd("", "stop"))
+    shown.finish(turn, {})
 
 
 def test_updates_stream_without_widgets_and_stay_linear(nb: Kernel, ui) -> None:
