@@ -4,14 +4,23 @@
 // from the file, and would show nothing once the view is gone.
 import { CodeCell, CodeCellModel } from '@jupyterlab/cells';
 import { NotebookPanel } from '@jupyterlab/notebook';
+import { JSONObject } from '@lumino/coreutils';
 
 import { KernelLink } from './comm';
 import { ILinks } from './links';
+import { TURN_MIME } from './view';
 
 const WIDGET_MIME = 'application/vnd.jupyter.widget-view+json';
 
 type Outputs = CodeCellModel['outputs'];
 type Output = Parameters<Outputs['set']>[1];
+
+const ENDED: ReadonlySet<string> = new Set(['restarting', 'autorestarting', 'dead', 'terminating']);
+
+/** The root of a live view (chat.js). */
+interface LiveView extends Element {
+  kitLeft?: (why: string) => { turn: JSONObject; text: string } | null;
+}
 
 interface Place {
   outputs: Outputs;
@@ -58,9 +67,29 @@ function restore(panel: NotebookPanel, running: Record<string, Output>): void {
   }
 }
 
+/** The kernel has ended in mid-turn, and nobody will say what stays: what the view shows does. */
+function leave(panel: NotebookPanel): void {
+  for (const cell of panel.content.widgets) {
+    if (!(cell instanceof CodeCell)) continue;
+    const outputs = cell.model.outputs;
+    for (const view of cell.outputArea.node.querySelectorAll('.kit-view')) {
+      const index = cell.outputArea.widgets.findIndex(one => one.node.contains(view));
+      const left = (view as LiveView).kitLeft?.('the kernel ended during this turn');
+      if (!left || index < 0 || !(WIDGET_MIME in outputs.get(index).data)) continue;
+      const data = { [TURN_MIME]: { version: 1, turn: left.turn }, 'text/plain': left.text };
+      outputs.set(index, { output_type: 'display_data', data, metadata: {} } as Output);
+    }
+  }
+}
+
 /** Settle the views of all notebooks: when a kernel is found, and when it says that one is gone. */
 export function settleViews(links: ILinks): void {
   const ready = new WeakMap<KernelLink, string>();
+  const watch = (panel: NotebookPanel): void => {
+    panel.sessionContext.statusChanged.connect((_, status) => {
+      if (ENDED.has(status) && !panel.isDisposed) leave(panel);
+    });
+  };
   const run = (panel: NotebookPanel, link: KernelLink, only?: string): void =>
     void settle(panel, link, only).catch(error => console.warn('kit:', error));
   links.message.connect((_, { panel, link, message }) => {
@@ -68,6 +97,7 @@ export function settleViews(links: ILinks): void {
   });
   const look = (): void => {
     for (const [panel, link] of links.all) {
+      if (!ready.has(link)) watch(panel);
       const kernel = link.state === 'ready' ? link.kernel?.id ?? '' : '';
       if (kernel && ready.get(link) !== kernel) run(panel, link);
       ready.set(link, kernel);

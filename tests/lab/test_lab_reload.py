@@ -85,3 +85,22 @@ def test_a_reload_before_the_file_was_saved_brings_the_view_back(server: Any, op
 
     assert len(_saved(server, p, 0)) == 1
     assert p.errors == []
+
+
+def test_a_kernel_that_ends_in_mid_turn_leaves_what_there_was(server: Any, open_page: Callable[..., Any]) -> None:
+    """Bad input: the kernel is restarted during a run: the text so far stays, in the page and in the file."""
+    p = open_page("reload-restart.ipynb", ["%%kit\ngo"]).attached()
+    p.execute("script.script([text('So **far**. '), delay(600)])")
+    p.run_cell(0, wait=False)
+    p.page.locator(".kit-view", has_text="So far.").wait_for()
+    p.js("await panel.sessionContext.restartKernel();")
+    left = p.page.locator(".jp-OutputArea-output.kit-turn", has_text="So far.")
+    left.wait_for()
+    assert "the kernel ended during this turn" in left.inner_text()
+    assert p.page.get_by_role("button", name="Stop", exact=True).count() == 0
+    (output,) = _saved(server, p, 0)
+
+    assert set(output["data"]) == {TURN_MIME, "text/plain"}
+    assert "".join(output["data"]["text/plain"]).startswith("So **far**.")
+    assert [item.get("id") for item in output["data"][TURN_MIME]["turn"]["items"]] == [None]
+    assert p.errors == []

@@ -116,6 +116,19 @@ export class Store {
     Object.assign(t, { status, error, facts });
     this.tell("turnChanged", t, true);
   }
+  /** What is left of a turn whose kernel is gone, as `TurnModel.saved` would have it; null where none runs. */
+  left(why) {
+    const t = this.turns.find((one) => one.status === "running");
+    if (!t || this.panel) return null;
+    const lasting = ({ id, call_id, seconds, done, question, progress, transient, ...rest }) =>
+      rest.kind === "tool" && ["writing", "called", "asking", "running"].includes(rest.status) ? { ...rest, status: "stopped" } : rest;
+    const items = t.items.filter((i) => !i.transient).map(lasting);
+    const text = items.map((i) => i.kind === "text" ? (i.text || "").trim() : i.kind === "tool" ? `[${i.name}] ${i.arguments || ""} (${i.status})` : "");
+    return {
+      turn: { prompt: t.prompt || "", mode: t.mode || "prompt", status: "stopped", items, note: why },
+      text: [...text, "[stopped]", `[note] ${why}`].filter(Boolean).join("\n\n"),
+    };
+  }
   fits(item, sizes) {
     return !!item && Object.entries(sizes || {}).every(([f, n]) => (item[f] || "").length === n);
   }
@@ -228,7 +241,10 @@ class Growing {
   }
   write(text, done) {
     const r = K.render;
-    if (!r && !done && !K.renderAbsent) renderer(this.view.store).then(() => this.view.later(this.item));
+    if (!r && !done && !K.renderAbsent && !this.waits) {
+      this.waits = true;   // what stands there raw till then is drawn again, also when nothing more comes
+      renderer(this.view.store).then((got) => { this.waits = false; if (got) this.clear(); this.view.later(this.item); });
+    }
     if (!r && !K.renderAbsent && done) renderer(this.view.store).then((got) => { if (got) { this.clear(); this.view.later(this.item); } });
     if (r) for (const [a, b] of this.split.feed(text, done)) {
       const el = h("div", { class: "kit-md" });
@@ -437,6 +453,7 @@ export class View {
     this.gone = new AbortController();
     style(el);
     this.root = h("div", { class: "kit-view" + (store.panel ? " kit-panel" : ""), role: "region", "aria-label": store.panel ? "kit chat" : "kit answer", "data-lm-suppress-shortcuts": "true" });
+    this.root.kitLeft = (why) => store.left(why);   // for whoever outlives the kernel
     this.live = h("div", { class: "kit-sr", role: "status", "aria-live": "polite" });
     this.log = h("div", { class: "kit-log", ...(store.panel ? { tabindex: 0, role: "log", "aria-live": "off", "aria-label": "conversation" } : {}) });
     this.end = h("div", { class: "kit-end", "aria-hidden": "true" });
