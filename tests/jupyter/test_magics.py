@@ -164,7 +164,7 @@ def test_no_raise_shows_the_failure_once(nb: Kernel) -> None:
         ("%kit_continue", "cannot follow up"),
         ("%kit_approve", "no question waits"),
         ("%kit_mode sideways", "on or off"),
-        ("%%kit --context 99\nhi", "no cell '99'"),
+        ("%%kit --context 9999\nhi", "no cell '9999'"),
         ("%kit look at @file:no/such/file", "no file"),
         ("%kit -o 2bad hi", "name of a variable, got '2bad'"),
         ("%kit -o class hi", "name of a variable, got 'class'"),
