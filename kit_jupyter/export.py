@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from kit_jupyter.errors import UsageError
+from kit_jupyter.harmless import harmless, harmless_line
 from kit_jupyter.messages import (
     Assistant,
     MediaPart,
@@ -162,13 +163,13 @@ def _fence(text: str, language: str = "") -> str:
 
 
 def _markdown(session: Session, messages: tuple[Shown, ...]) -> str:
-    blocks = [f"# {_title(session)}"]
+    blocks = [f"# {harmless_line(_title(session))}"]
     for message, parts in messages:
         body = [text for part in parts if (text := _markdown_part(message, part))]
         if body:
-            blocks += [f"## {_heading(message)}", *body]
+            blocks += [f"## {harmless_line(_heading(message))}", *body]
         if isinstance(message, Assistant) and (note := _note(message)):
-            blocks.append(f"*{note}*")
+            blocks.append(f"*{harmless_line(note)}*")
     return "\n\n".join(blocks) + "\n"
 
 
@@ -178,22 +179,28 @@ def _note(message: Assistant) -> str:
     return "stopped" if message.result.finish == "aborted" else ""
 
 
+def _named(name: str) -> str:
+    """A tool's name as code; one with a sign of code in it is a model's mistake, or worse."""
+    return harmless_line(f"`{re.sub(r'[^ -_a-~]', ' ', name)}`")
+
+
 def _markdown_part(message: Message, part: Part) -> str:
     match part:
         case TextPart(text) if isinstance(message, ToolResult):
             return _fence(text) if text else ""
         case TextPart(text) | RefusalPart(text):
-            return text.strip("\n")
+            return harmless(text).strip("\n")
         case ThinkingPart(text):
-            return "\n".join(f"> {line}" for line in text.splitlines())
+            return "\n".join(f"> {line}" for line in harmless(text).splitlines())
         case ToolCallPart():
-            return f"Calls `{part.name}`:\n\n{_fence(part.arguments or '{}', 'json')}"
+            return f"Calls {_named(part.name)}:\n\n{_fence(part.arguments or '{}', 'json')}"
         case MediaPart() if _IMAGES.fullmatch(part.media_type):
-            return f"![{part.name or part.media_type}](data:{part.media_type};base64,{part.data})"
+            label = re.sub(r"[^\w .-]", " ", part.name) or part.media_type
+            return f"![{label}](data:{part.media_type};base64,{part.data})"
         case MediaPart():
-            return f"[{part.media_type} {part.name}]".replace(" ]", "]")
+            return harmless_line(f"[{part.media_type} {part.name}]".replace(" ]", "]"))
         case ServerPart():
-            return _fence(part.text) if part.text else f"[{part.name}]"
+            return _fence(part.text) if part.text else harmless_line(f"[{part.name}]")
 
 
 # ---------------------------------------------------------------- HTML
@@ -284,11 +291,11 @@ def _jsonl(session: Session, relative_paths: bool) -> str:
 
 
 def _notebook(session: Session, messages: tuple[Shown, ...], relative_paths: bool, embed: bool | str) -> str:
-    cells = [_cell(0, "markdown", f"# {_title(session)}"), _cell(1, "code", "%load_ext kit_jupyter")]
+    cells = [_cell(0, "markdown", f"# {harmless_line(_title(session))}"), _cell(1, "code", "%load_ext kit_jupyter")]
     for message, parts in messages:
         body = [text for part in parts if (text := _markdown_part(message, part))]
         if isinstance(message, Assistant) and (note := _note(message)):
-            body.append(f"*{note}*")
+            body.append(f"*{harmless_line(note)}*")
         if not body:
             continue
         if isinstance(message, User) and not _is_synthetic(message) and not message.source:
@@ -296,7 +303,7 @@ def _notebook(session: Session, messages: tuple[Shown, ...], relative_paths: boo
             body = [_markdown_part(message, part) for part in parts if isinstance(part, MediaPart)]
             if not body:
                 continue
-        cells.append(_cell(len(cells), "markdown", f"**{_heading(message)}**\n\n" + "\n\n".join(body)))
+        cells.append(_cell(len(cells), "markdown", f"**{harmless_line(_heading(message))}**\n\n" + "\n\n".join(body)))
     facts: dict[str, Any] = {"session_id": session.id}
     if embed:
         records = list(_records(session, relative_paths, whole=embed == "tree"))

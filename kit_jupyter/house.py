@@ -81,7 +81,9 @@ class TurnResult:
         return self.text
 
     def _repr_markdown_(self) -> str:
-        return self.text or f"*(no text: {self.stop_reason})*"
+        from kit_jupyter.harmless import harmless
+
+        return harmless(self.text) or f"*(no text: {self.stop_reason})*"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,6 +13,7 @@ from kit_jupyter.errors import ToolError
 from kit_jupyter.extension import Configurator, Extension, ExtensionContext
 from kit_jupyter.extensions._branch import Place
 from kit_jupyter.extensions._tool import GuestTool
+from kit_jupyter.harmless import harmless_line
 from kit_jupyter.trifecta import Legs
 
 __all__ = ["LIST_CHANGED", "Task", "Tasks"]
@@ -132,7 +133,9 @@ class Tasks(Extension):
         return f'<ul class="kit-tasks" style="list-style:none">{items}</ul>'
 
     def _repr_markdown_(self) -> str:
-        return "\n".join(f"- {_MARKS[t.status].replace('[', chr(92) + '[')} {t.title}" for t in self._items)
+        return "\n".join(
+            f"- {_MARKS[t.status].replace('[', chr(92) + '[')} {harmless_line(t.title)}" for t in self._items
+        )
 
     def __repr__(self) -> str:
         return f"<Tasks {len(self._items)}>"

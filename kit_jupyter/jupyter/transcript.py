@@ -4,9 +4,7 @@ Theory of operation
 -------------------
 Both are made from `TurnModel.saved`, which holds no ids, times or costs. The Markdown goes through
 renderers that we do not choose (nbconvert, GitHub, a Lab without our extension), some of which let
-HTML through. So what a model wrote is made harmless here: outside code, tags become text and
-remote pictures become links. Code is recognised only where every parser agrees that it is code
-(fences that start near the margin, until their end); in doubt it is treated as prose.
+HTML through. So what a model wrote is made `harmless`.
 """
 
 from __future__ import annotations
@@ -16,92 +14,18 @@ import re
 from collections.abc import Callable
 from typing import Any
 
-__all__ = ["bundle", "fitted", "harmless", "to_markdown", "to_plain"]
+from kit_jupyter.harmless import harmless, harmless_line
+
+__all__ = ["bundle", "fitted", "to_markdown", "to_plain"]
 
 REASON = 100  # characters of a denial beside its call
 LINES = 20
 #: Characters that stay of a text which is shortened to make a turn fit into the file.
 SHORT = 2000
 
-_FENCE = re.compile(r"^( {0,3})(`{3,}(?=[^`]*$)|~{3,})(.*)$")
-_TAG = re.compile(r"<(?=[A-Za-z/!?])(?!https?://[^\s<>]*>)")
-# Each looks ahead a bounded way only: what a model writes may be made to take for ever.
-_CODE = re.compile(r"(?<!`)(`{1,40})(?!`)(.{1,4000}?)(?<!`)\1(?!`)")
-_MATH = re.compile(r"\$\$.{1,2000}?\$\$|\$[^$\n]{1,2000}\$|\\\((?:(?!\\\().){1,2000}?\\\)")
-_IMAGE = re.compile(r"!\[(?![^\[\]]{0,500}\]\((?:data:image/(?:png|jpeg|gif|webp);|attachment:))")
-_SCRIPT = re.compile(r"(?i)\b(java|vb)(script)(?=\s*(?::|&))")
-#: In inline code: signs of HTML and of math by entity, as a parser of math comes before that of Markdown; the
-#: others as CommonMark escapes them.
-_ESCAPES = str.maketrans({"&": "&amp;", "<": "&lt;", "\\": "&#92;", "$": "&#36;", **{c: f"\\{c}" for c in "*_`[]~!|"}})
 _BREAKS = re.compile(r"[\r\n\v\f\x1c-\x1e\x85\u2028\u2029\u2424]+")
 #: What makes a link, a picture or a formula, where a renderer reads Markdown between tags, too.
 _CONSTRUCTS = re.compile(r"(?<=\])\(|(?<=!)\[|\\(?=[()\[\]]|begin\{|end\{)")
-
-
-def harmless(markdown: str) -> str:
-    """Model's Markdown without raw HTML, remote pictures or script links; code stays as it is.
-
-    An open fence is closed, so that what follows is not swallowed.
-
-    Examples
-    --------
-    >>> harmless("a <b>c</b> `x < y` 1 < 2")
-    'a &lt;b>c&lt;/b> `x < y` 1 < 2'
-    >>> harmless("![x](https://example.org/a.png)")
-    '[x](https://example.org/a.png)'
-    """
-    out: list[str] = []
-    fence = ""
-    indent = 0
-    for line in markdown.split("\n"):
-        if fence:
-            left = len(line) - len(line.lstrip(" "))
-            if line.strip() and left < indent:
-                fence = ""  # left the list item that held the fence: prose again
-            else:
-                bare = line.strip()
-                if bare and set(bare) == {fence[0]} and len(bare) >= len(fence):
-                    fence = ""
-                out.append(line)
-                continue
-        found = _FENCE.match(line)
-        if found:
-            indent, fence = len(found[1]), found[2]
-            out.append(found[1] + found[2] + _TAG.sub("&lt;", found[3]))
-            continue
-        out.append(_line(line))
-    if fence:
-        out.append(" " * indent + fence)
-    return "\n".join(out)
-
-
-def _line(line: str) -> str:
-    pieces: list[str] = []
-    at = 0
-    for found in _CODE.finditer(line):
-        pieces.append(_prose(line[at : found.start()]))
-        code = found[2]
-        # A parser that does not see a code span here must not see a tag either.
-        pieces.append(f"<code>{_spelled(code.strip())}</code>" if _TAG.search(code) else found[0])
-        at = found.end()
-    pieces.append(_prose(line[at:]))
-    return "".join(pieces)
-
-
-def _spelled(code: str) -> str:
-    """`code` for between ``<code>`` tags in a paragraph."""
-    return re.sub(r"(?<=[^\W_])\\(_+)(?=[^\W_])", r"\1", code.translate(_ESCAPES))
-
-
-def _prose(text: str) -> str:
-    if "<" in text:
-        text = _MATH.sub(lambda m: _TAG.sub("< ", m[0]), text)
-        text = _TAG.sub("&lt;", text)
-    if "![" in text:
-        text = _IMAGE.sub("[", text)
-    if "cript" in text.lower():
-        text = _SCRIPT.sub("\\1\u200b\\2", text)  # reads the same, and is no scheme of a link any more
-    return text
 
 
 def bundle(turn: dict[str, Any], *, keep: bool = True, limit: int = 0) -> dict[str, Any]:
@@ -152,7 +76,7 @@ def to_markdown(turn: dict[str, Any]) -> str:
     """Markdown of a saved turn."""
     blocks: list[str] = []
     if turn.get("showPrompt") and turn.get("prompt"):
-        blocks.append(_quote("**You:** " + _line(turn["prompt"].replace("\n", " "))))
+        blocks.append(_quote("**You:** " + harmless_line(turn["prompt"].replace("\n", " "))))
     if turn.get("chips"):
         blocks.append("*attached: " + ", ".join(f"`@{chip['mark']}`" for chip in turn["chips"]) + "*")
     for item in turn.get("items", ()):
@@ -160,12 +84,12 @@ def to_markdown(turn: dict[str, Any]) -> str:
         if block:
             blocks.append(block)
     if turn.get("error"):
-        told = _line(turn["error"]["message"].replace("\n", " "))
+        told = harmless_line(turn["error"]["message"].replace("\n", " "))
         blocks.append("*failed*" if turn["error"].get("raised") else f"**Failed:** {told}")
     elif turn.get("status") == "stopped":
         blocks.append("*stopped*")
     if turn.get("note"):
-        blocks.append(f"*{_line(turn['note'])}*")
+        blocks.append(f"*{harmless_line(turn['note'])}*")
     return "\n\n".join(blocks) or "*no answer*"
 
 
@@ -180,12 +104,12 @@ def _markdown_item(item: dict[str, Any]) -> str:
             return _markdown_tool(item)
         case "said":
             who = "Steer" if item.get("mode") == "steer" else "You"
-            return _quote(f"**{who}:** " + _line(item.get("text", "").replace("\n", " ")))
+            return _quote(f"**{who}:** " + harmless_line(item.get("text", "").replace("\n", " ")))
         case "source":
-            text = _line(item.get("text", "").replace("\n", " "))
-            return f"*{_line(item.get('name', 'source'))}* {text}".strip()
+            text = harmless_line(item.get("text", "").replace("\n", " "))
+            return f"*{harmless_line(item.get('name', 'source'))}* {text}".strip()
         case "notice" if item.get("level") != "info":
-            return f"*{item.get('level')}: {_line(item.get('text', ''))}*"
+            return f"*{item.get('level')}: {harmless_line(item.get('text', ''))}*"
     return ""
 
 

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from kit_jupyter import MediaPart, Session, SessionError, UsageError
+from kit_jupyter import Kit, MediaPart, Session, SessionError, UsageError
 from kit_jupyter.export import export_session
-from kit_jupyter.testing import delay, provider_error, text, thinking, tool_call
+from kit_jupyter.testing import ScriptedProvider, delay, provider_error, text, thinking, tool_call
 
 from .helpers import area, until
 
@@ -41,7 +42,7 @@ async def test_markdown_shows_every_message(kit: Any) -> None:
 
     for piece in (
         "# Areas & more",
-        "## You\n\nHow <large> is it?",
+        "## You\n\nHow &lt;large> is it?",  # as it is seen once it is rendered
         "![plot.png](data:image/png;base64,",
         "[application/pdf]",
         "> let me\n> think",
@@ -162,3 +163,38 @@ async def test_an_unknown_format_names_the_known_ones(kit: Any) -> None:
     with pytest.raises(UsageError, match="known: markdown, html, jsonl, ipynb"):
         kit.export("docx")
     assert export_session(Session.memory()) == "# Conversation\n"
+
+
+HOSTILE = "<script>run()</script> <img src=x onerror=run()> [a](javascript:run()) ![x](https://example.org/spy.png)"
+
+
+@pytest.mark.parametrize("format", ["markdown", "html", "ipynb"])
+def test_what_a_model_wrote_runs_nowhere(format: str) -> None:
+    """A page made of an export, by whatever renderer, holds no tag, script link or remote picture of a model's."""
+    provider = ScriptedProvider([tool_call("x`<b onclick=run()>`", a=1)], [thinking(HOSTILE), text(HOSTILE)])
+    kit = Kit(provider=provider, session="memory")
+    kit.prompt_sync("go")
+
+    written = kit.export(format)
+    if format == "ipynb":
+        cells = json.loads(written)["cells"]
+        written = "\n".join("".join(cell["source"]) for cell in cells if cell["cell_type"] == "markdown")
+
+    written = re.sub(r"(?ms)^(`{3,}).*?^\1$", "", written)  # what is fenced is code everywhere
+    assert "run()" in written
+    for live in ("<script", "<img src", "<b onclick"):
+        assert live not in written
+    if format != "html":  # there all is text
+        assert "](javascript:" not in written
+        assert "![" not in written
+
+
+def test_an_answer_as_a_cells_value_is_harmless() -> None:
+    """`kit.prompt_sync(…)` as the last line of a cell goes to nbconvert as Markdown, which lets tags through."""
+    kit = Kit(provider=ScriptedProvider(HOSTILE), session="memory")
+
+    shown = kit.prompt_sync("go")._repr_markdown_()
+
+    assert "&lt;script>" in shown
+    assert "<img" not in shown
+    assert "![" not in shown

@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from kit_jupyter.jupyter.transcript import bundle, harmless, to_markdown, to_plain
+from kit_jupyter.harmless import harmless
+from kit_jupyter.jupyter.transcript import bundle, to_markdown, to_plain
 
 TURN: dict[str, Any] = {
     "prompt": "p", "mode": "prompt", "status": "done", "note": "a small model",
