@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import io
+import re
 import sys
 import traceback
 from collections.abc import Mapping
@@ -226,14 +227,22 @@ def _small(raw: bytes, media_type: str) -> bytes:
 # ---------------------------------------------------------------- errors
 
 _HERE = str(Path(__file__).parent)
+_CELL = re.compile(r"[/\\]ipykernel_\d+[/\\]|^<ipython-input-")
 
 
 def _theirs(shown: traceback.TracebackException | None) -> None:
     """Drop our own frames: they say nothing about the code that failed."""
     while shown is not None:
-        kept = [frame for frame in shown.stack if not frame.filename.startswith(_HERE)]
+        kept = [_unnumbered(frame) for frame in shown.stack if not frame.filename.startswith(_HERE)]
         shown.stack = traceback.StackSummary.from_list(kept[-12:])
         shown = shown.__cause__ or (None if shown.__suppress_context__ else shown.__context__)
+
+
+def _unnumbered(frame: traceback.FrameSummary) -> traceback.FrameSummary:
+    """A cell's frame without the numbers in its file's name: they differ from run to run, and what is sent must not."""
+    if not _CELL.search(frame.filename):
+        return frame
+    return traceback.FrameSummary("<cell>", frame.lineno, frame.name, lookup_line=False, line=frame.line)
 
 
 def describe_error(error: BaseException, *, limit: int = 4_000) -> str:

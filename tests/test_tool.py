@@ -6,6 +6,7 @@ import asyncio
 import dataclasses
 import enum
 import functools
+import linecache
 import sys
 import threading
 import time
@@ -457,6 +458,21 @@ def test_errors_become_results(error, is_async):
     assert type(error).__name__ in outcome.text
     assert "usercall" not in outcome.text
     assert engine.loop.is_running()
+
+
+@pytest.mark.parametrize("name", ["/tmp/ipykernel_4711/1996461606.py", "<ipython-input-3-0a1b2c>"])
+def test_a_failure_in_a_cell_reads_the_same_in_each_kernel(name):
+    """The number of the process was in what is saved and sent: no second run could be equal."""
+    source = "def f():\n    raise ValueError('bad')\n"
+    linecache.cache[name] = (len(source), None, source.splitlines(keepends=True), name)
+    names: dict = {}
+    exec(compile(source, name, "exec"), names)
+
+    text = run(names["f"]).text
+
+    assert "File \"<cell>\", line 2, in f\n    raise ValueError('bad')" in text
+    assert "4711" not in text
+    assert "ipython-input" not in text
 
 
 def test_endless_recursion_has_a_short_traceback():
