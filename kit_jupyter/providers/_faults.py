@@ -33,6 +33,8 @@ def translated(
     library: str | None,
 ) -> Exception:
     """Our error for whatever happened, with its facts filled in and without foreign frames."""
+    while isinstance(exc, ExceptionGroup) and len(exc.exceptions) == 1:  # of anyio, when a name has several addresses
+        exc = exc.exceptions[0]
     if isinstance(exc, ProviderError):
         if isinstance(exc, AuthFailed) and key_hint and key_hint not in exc.message:
             exc.args = (f"{exc.message} ({key_hint})",)

@@ -35,6 +35,7 @@ from kit_jupyter.providers import _client
 from kit_jupyter.providers._client import Network
 from kit_jupyter.providers._watch import Limits
 from kit_jupyter.providers._wire import WireProvider
+from kit_jupyter.testing import offline
 
 from .conftest import KEY, QUICK, ask, read
 from .loopback import (
@@ -458,6 +459,12 @@ async def test_a_redirect_within_the_host_is_followed(provider: Make) -> None:
 
     assert [request.path for request in server.requests] == ["/v1/chat/completions", "/v2/chat"]
     assert server.requests[1].json["model"] == "m"
+
+
+async def test_offline_is_told_by_its_own_words(provider: Make) -> None:
+    """anyio hands on what happened while it connected as a group of one."""
+    with offline(), pytest.raises(ConnectionFailed, match=r"^offline\(\): something tried to connect"):
+        await read(provider("http://localhost:9/v1").stream(ask()))
 
 
 async def test_a_redirect_in_a_ring_ends(provider: Make) -> None:
