@@ -146,6 +146,7 @@ class KitParts:
         self._toolbox: tuple[int, Toolbox] | None = None
         try:
             _ = self.tools  # names must differ
+            self._check_rules()
             for fn, types in self.host.listeners:
                 self.bus.subscribe(fn, *types)
             self._sections: tuple[str, ...] = self.host.system_sections()
@@ -273,6 +274,7 @@ class KitParts:
         Toolbox((*self.tools.values(), made))
         self._own_tools = (*self._own_tools, made)
         self._toolbox = None
+        self._check_rules()
         return made
 
     def tool(self, fn: Callable[..., Any] | None = None, /, **options: Any) -> Any:
@@ -396,6 +398,13 @@ class KitParts:
     @permissions.setter
     def permissions(self, permissions: Any) -> None:
         self.policy = policy_of(permissions, store=RuleStore(project_root()))
+        self._check_rules()
+
+    def _check_rules(self) -> None:
+        """Warn of rules for names that nothing has; without tools, nothing is known of the names."""
+        check = getattr(self.policy, "warn_of_names", None)  # a person's own policy has none
+        if callable(check) and self.tools:
+            check(self.tools)
 
     @property
     def trifecta(self) -> Any:

@@ -24,7 +24,8 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Mapping, Sequence
+import warnings
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Protocol, cast
 
@@ -42,6 +43,7 @@ from kit_jupyter.approvers import (
 from kit_jupyter.errors import UsageError
 from kit_jupyter.messages import now
 from kit_jupyter.rules import (
+    KNOWN_ACTIONS,
     STRANGERS,
     STRICTNESS,
     Access,
@@ -53,6 +55,7 @@ from kit_jupyter.rules import (
     TellsAccess,
     config_dir,
     literal,
+    nearest_action,
     rule_of,
 )
 from kit_jupyter.tool import Tool, ToolContext
@@ -346,6 +349,22 @@ class RulePolicy:
             if effect == "allow":
                 return False
         return True
+
+    def warn_of_names(self, tools: Iterable[str]) -> None:
+        """Warn, with `warnings`, of rules for a name that is none of `tools` nor of ours, but nearly one.
+
+        A rule for a name that is like no other says nothing wrong: that tool may come later.
+        """
+        if self._parent is not None:  # said where these rules were given
+            return
+        names = (*KNOWN_ACTIONS, *tools)
+        for rule in self.rules:
+            if near := nearest_action(rule, names):
+                warnings.warn(
+                    f"the permission rule {rule.action} {rule.pattern}: {rule.effect} matches nothing: no tool or "
+                    f"action is called {rule.action!r}; did you mean {near!r}?",
+                    stacklevel=4,
+                )
 
     def forget_session(self) -> None:
         """Drop what was answered for this session. Any thread."""

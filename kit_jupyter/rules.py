@@ -6,6 +6,7 @@ How rules decide together is `permissions`.
 
 from __future__ import annotations
 
+import difflib
 import hashlib
 import json
 import logging
@@ -13,16 +14,17 @@ import os
 import re
 import tempfile
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, Literal, Protocol, runtime_checkable
+from typing import Any, Literal, Protocol, cast, runtime_checkable
 
 from kit_jupyter.errors import UsageError
 from kit_jupyter.tool import ToolContext
 
 __all__ = [
+    "KNOWN_ACTIONS",
     "STRANGERS",
     "STRICTNESS",
     "Access",
@@ -34,6 +36,7 @@ __all__ = [
     "TellsAccess",
     "config_dir",
     "literal",
+    "nearest_action",
     "rule_of",
 ]
 
@@ -49,6 +52,19 @@ STRANGERS = (
 )
 """Resources that nobody vouches for: a rule that lets one of them through lets data go anywhere."""
 STRICTNESS: dict[str, int] = {"allow": 0, "ask": 1, "deny": 2}
+KNOWN_ACTIONS = (
+    *("inspect", "python", "python.look", "python.shell", "python.network", "python.files", "python.dynamic"),
+    *("read", "write", "edit", "grep", "glob", "ls", "shell", "shell.cwd", "web_fetch"),
+    *("agent", "mcp", "skill", "skill_file", "skills.project", "loop"),
+)
+"""What the needs of our own tools and guests are called, whether a Kit has them or not."""
+
+
+class _Unsaid(str):
+    """The effect of a rule that was given none."""
+
+
+_UNSAID = cast(Effect, _Unsaid("allow"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,6 +150,11 @@ class Rule:
         A further condition, which sees the arguments and the session; one that raises makes the
         rule an "ask".
 
+    Raises
+    ------
+    UsageError
+        For another effect, or where the effect stands in the place of the pattern: ``Rule("shell", "deny")``.
+
     Examples
     --------
     >>> Rule("shell", "git log *", "allow").matches(Need("shell", "git log"))
@@ -144,10 +165,18 @@ class Rule:
 
     action: str
     pattern: str = "*"
-    effect: Effect = "allow"
+    effect: Effect = _UNSAID
     when: Callable[[Mapping[str, Any], Any], object] | None = None
 
     def __post_init__(self) -> None:
+        if isinstance(self.effect, _Unsaid):
+            if isinstance(self.pattern, str) and (word := self.pattern.strip().lower()) in STRICTNESS:
+                raise UsageError(
+                    f"a rule is an action, a pattern and an effect; Rule({self.action!r}, {self.pattern!r}) would "
+                    f"allow what reads {self.pattern!r}: write Rule({self.action!r}, '*', {word!r}), or "
+                    f"Rule({self.action!r}, {self.pattern!r}, 'allow') if that text is meant"
+                )
+            object.__setattr__(self, "effect", "allow")
         if self.effect not in STRICTNESS:
             raise UsageError(f'a rule\'s effect is "allow", "ask" or "deny", got {self.effect!r}')
         if not isinstance(self.action, str) or not self.action or not isinstance(self.pattern, str):
@@ -162,6 +191,23 @@ class Rule:
     def matches(self, need: Need) -> bool:
         """True if action and pattern fit; `when` is not asked."""
         return bool(_glob(self.action).fullmatch(need.action) and _glob(self.pattern).fullmatch(need.resource))
+
+
+def nearest_action(rule: Rule, names: Iterable[str]) -> str:
+    """The name that was meant by a rule whose action fits none of `names`; empty where it fits, or none is near.
+
+    Examples
+    --------
+    >>> nearest_action(Rule("pyhton", "*", "deny"), ["python", "shell"])
+    'python'
+    >>> nearest_action(Rule("python.*", "*", "deny"), ["python.shell"])
+    ''
+    """
+    known = tuple(names)
+    if any(_glob(rule.action).fullmatch(name) for name in known):
+        return ""
+    near = difflib.get_close_matches(rule.action.strip("*?").lower(), known, n=1, cutoff=0.75)
+    return near[0] if near else ""
 
 
 def rule_of(value: Any) -> Rule:

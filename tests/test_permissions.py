@@ -541,3 +541,69 @@ def test_the_audit_record_is_json_without_secrets(monkeypatch):
     assert (record["policy"], record["allowed"], record["by"], record["scope"]) == ("ask", True, "widget", "always")
     assert record["edited"] == {"command": '"ls"'}
     assert audit_record("f", "c", {}, Decision(effect="allow"))["by"] == "policy"
+
+
+@pytest.mark.parametrize(
+    "written",
+    [
+        lambda: Rule("python", "deny"),
+        lambda: Rule("python", " Deny "),
+        lambda: Rule("python", pattern="ask"),
+        lambda: policy_of({"preset": "auto", "rules": [{"action": "python", "pattern": "deny"}]}),
+    ],
+)
+def test_an_effect_in_the_place_of_the_pattern_is_refused(written: Any) -> None:
+    """It would be an "allow" of what the writer meant to deny."""
+    with pytest.raises(UsageError, match=r"write Rule\('python', '\*', '(deny|ask)'\)"):
+        written()
+
+
+def test_a_pattern_that_reads_like_an_effect_can_be_meant(tmp_path: Path) -> None:
+    """With the effect beside it, as a stored rule has it; and two of a tuple are action and effect."""
+    assert Rule("ask_user", "deny", "allow").matches(Need("ask_user", "deny"))
+    assert Rule.parse("ask_user deny") == Rule("ask_user", "deny", "allow")
+    assert policy_of([("python", "deny")]).rules == (Rule("python", "*", "deny"),)  # type: ignore[attr-defined]
+    assert type(Rule("shell").effect) is str
+    RuleStore(tmp_path, folder=tmp_path).add([Rule("ask_user", "deny", "allow"), Rule("shell", "ask", "deny")])
+
+    stored = RuleStore(tmp_path, folder=tmp_path).rules
+
+    assert stored == (Rule("ask_user", "deny", "allow"), Rule("shell", "ask", "deny"))
+
+
+def _named(name: str) -> FunctionTool:
+    return FunctionTool(lambda: "done", name=name, description="Does it.")
+
+
+@pytest.mark.parametrize(
+    ("action", "tools", "near"),
+    [
+        ("pyhton", ["python"], "python"),
+        ("Python", ["python"], "python"),
+        ("web-fetch", ["python"], "web_fetch"),
+        ("web_fecth*", ["python"], "web_fetch"),
+        ("delete_row", ["delete_rows"], "delete_rows"),
+    ],
+)
+def test_a_rule_for_a_misspelt_name_is_told(action: str, tools: list[str], near: str) -> None:
+    """A denial that matches nothing denies nothing: said with the nearest name, whenever the rule or the tool comes."""
+    rules, named = [(action, "*", "deny")], [_named(name) for name in tools]
+    with pytest.warns(UserWarning, match=rf"no tool or action is called .*did you mean '{near}'\?"):
+        Kit(provider=ScriptedProvider(), session="memory", tools=named, permissions=rules)
+    kit = Kit(provider=ScriptedProvider(), session="memory", tools=named)
+    with pytest.warns(UserWarning, match=f"did you mean '{near}'"):
+        kit.permissions = rules
+    later = Kit(provider=ScriptedProvider(), session="memory", permissions=rules)
+    with pytest.warns(UserWarning, match=f"did you mean '{near}'"):
+        later.add_tool(named[0])
+
+
+@pytest.mark.parametrize("action", ["python", "pyth*", "*", "mcp", "python.*", "deploy", "skills.project", "areas"])
+def test_a_rule_that_may_match_is_not_told(action: str, recwarn: pytest.WarningsRecorder) -> None:
+    """Known names, patterns over them, and names of tools that may come later; nor is it told again of siblings."""
+    rules = [(action, "*", "deny")]
+    kit = Kit(provider=ScriptedProvider(), session="memory", tools=[_named("areas")], permissions=rules)
+    kit.sibling()
+    kit.child(type("Scout", (), {"name": "scout", "system_prompt": "", "tools": (_named("area"),)})())
+
+    assert not [str(w.message) for w in recwarn if "permission rule" in str(w.message)]
