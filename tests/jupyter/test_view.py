@@ -356,6 +356,19 @@ def test_a_remote_picture_waits_for_a_click(view: View) -> None:
 # ---------------------------------------------------------------- cards and controls
 
 
+def test_what_markdown_says_of_place_is_kept(view: View) -> None:
+    """Columns stand where their marks say, lists begin where they begin, displayed math stands by itself."""
+    table = "| a | b | c |\n|:--|--:|:-:|\n| x | 1 | y |\n\n"
+    view.answer(table + "text\n\n7. seven\n8. eight\n\n$$\\int_0^1 x\\,dx = \\frac12$$\n\nand $a$.\n")
+
+    view.page.wait_for_selector("math")
+    cells = "() => [...document.querySelectorAll('td')].map(e => getComputedStyle(e).textAlign)"
+    assert view.page.evaluate(cells) == ["start", "end", "center"]
+    assert view.page.locator("ol").get_attribute("start") == "7"
+    shown = "() => [...document.querySelectorAll('math')].map(e => getComputedStyle(e).display)"
+    assert view.page.evaluate(shown) == ["block math", "math"]
+
+
 def test_long_results_are_bounded_and_nothing_is_lost(view: View) -> None:
     """U9: 10,000 lines show 20 and say how many more; the rest comes on request."""
     lines = "\n".join(f"line {i}" for i in range(10_000))

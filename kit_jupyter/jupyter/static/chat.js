@@ -734,7 +734,7 @@ const CSS_TEXT = `
 .kit-dim,.kit-meta,.kit-note{color:var(--dim);font-size:.88em}.kit-meta{display:flex;gap:8px;align-items:center;flex-wrap:wrap;min-height:1px}
 .kit-note{flex-basis:100%;border-inline-start:3px solid var(--accent);padding-inline-start:8px}
 .kit-item{margin:4px 0}.kit-far{content-visibility:auto;contain-intrinsic-size:auto 4em}
-.kit-md>:first-child{margin-top:0}.kit-md p{margin:0 0 .6em}.kit-md table{border-collapse:collapse;display:block;overflow-x:auto;max-width:100%;margin:.4em 0}.kit-md th,.kit-md td{border:1px solid var(--line);padding:3px 9px;text-align:start;background:none}
+.kit-md>:first-child{margin-top:0}.kit-md p{margin:0 0 .6em}.kit-md table{border-collapse:collapse;display:block;overflow-x:auto;max-width:100%;margin:.4em 0}.kit-md th,.kit-md td{border:1px solid var(--line);padding:3px 9px;text-align:start;background:none}.kit-md [align=right]{text-align:end}.kit-md [align=center]{text-align:center}.kit-md math[display=block]{margin:.5em 0}
 .kit-md blockquote{border-inline-start:3px solid var(--line);margin:.4em 0;padding-inline-start:10px;color:var(--dim)}.kit-md h1,.kit-md h2,.kit-md h3,.kit-md h4{font-size:1.12em;font-weight:600;margin:.7em 0 .3em;line-height:1.3}
 .kit-md code{background:var(--soft);padding:1px 4px;border-radius:3px;color:inherit}.kit-md pre code{background:none;padding:0;font-size:1em}.kit-md a{color:${V("content-link-color", "#0d5aa7")};text-decoration:underline}
 .kit-view pre{margin:0;padding:8px 10px;background:var(--soft);color:var(--fg);border:0;border-radius:4px;overflow:auto;max-height:32em;white-space:pre-wrap;line-height:1.4}

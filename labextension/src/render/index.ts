@@ -92,6 +92,13 @@ const ALLOWED = {
   ADD_ATTR: ['encoding', 'data-kit-remote', 'data-lang'],
   FORBID_TAGS: ['style', 'form', 'input', 'button', 'select', 'textarea', 'video', 'audio', 'source', 'picture', 'track', 'map', 'area', 'dialog', 'template', 'slot'],
   FORBID_ATTR: ['style', 'id', 'name', 'srcset', 'background', 'poster', 'action', 'formaction', 'ping', 'usemap', 'autofocus', 'tabindex', 'accesskey', 'contenteditable', 'popover'],
+  // All others must look like an address that is allowed. None of these is read as one.
+  ADD_URI_SAFE_ATTR: [
+    'align', 'start', 'encoding', 'display', 'displaystyle', 'scriptlevel', 'mathvariant', 'mathsize', 'mathcolor', 'mathbackground',
+    'stretchy', 'symmetric', 'fence', 'separator', 'form', 'lspace', 'rspace', 'minsize', 'maxsize', 'largeop', 'movablelimits',
+    'accent', 'accentunder', 'linethickness', 'notation', 'width', 'height', 'depth', 'voffset', 'rowspacing', 'columnspacing',
+    'columnalign', 'rowlines', 'columnlines', 'side'
+  ],
   ALLOWED_URI_REGEXP: /^(?:https?:|mailto:|#|data:image\/(?:png|jpeg|gif|webp);base64,)/i
 };
 
