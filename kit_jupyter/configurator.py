@@ -109,8 +109,9 @@ class Configurator:
         Raises
         ------
         UsageError
-            If a required hook is missing (the text names it), if it is a class and not an instance,
-            or if this very instance was added before.
+            If a required hook is missing (the text names it), if a method bears nearly the name of a
+            gate and would never be called, if it is a class and not an instance, or if this very instance
+            was added before.
         """
         self._check_open("add_extension")
         self._host.add_extension(extension, self)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import difflib
+import inspect
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -19,6 +21,8 @@ __all__ = [
     "CompactionPlan",
     "HookFacts",
     "StepPlan",
+    "misspelt_hooks",
+    "nearest_hook",
 ]
 
 
@@ -174,3 +178,38 @@ HOOKS: Final[tuple[HookFacts, ...]] = (
 )
 REQUIRED: Final = tuple(row.name for row in HOOKS if row.required)
 CHAINED: Final = tuple(row.name for row in HOOKS if not row.required and row.name != "trifecta_contribution")
+_NAMES: Final = tuple(row.name for row in HOOKS)
+
+
+def nearest_hook(name: str) -> str:
+    """The hook that a method was probably meant to be, by its name; empty for a hook's own name, and for any other.
+
+    Examples
+    --------
+    >>> nearest_hook("before_tools"), nearest_hook("beforeTool"), nearest_hook("load"), nearest_hook("before_tool")
+    ('before_tool', 'before_tool', '', '')
+    """
+    if name.startswith("_") or name in _NAMES:
+        return ""
+    closest = max(_NAMES, key=lambda hook: difflib.SequenceMatcher(None, name, hook).ratio())
+    if name.replace("_", "").lower() == closest.replace("_", ""):
+        return closest
+    if "_" not in closest and closest in name:  # reconfigure, unbind, bind_tools
+        return ""
+    # "before_tool_call" is farther off than other words are, but begins as only hooks do.
+    cutoff = 0.8 if name.split("_")[0] == closest.split("_")[0] else 0.88
+    return closest if difflib.SequenceMatcher(None, name, closest).ratio() >= cutoff else ""
+
+
+def misspelt_hooks(extension: object) -> Iterator[tuple[str, str]]:
+    """``(method, hook)`` for each public method that bears nearly a hook's name.
+
+    Where the hook itself stands beside it, in the same class, the other is taken for a method of its own.
+    """
+    places = [getattr(extension, "__dict__", {}), *(vars(kind) for kind in type(extension).__mro__)]
+    for place in places:
+        for name, value in list(place.items()):
+            hook = nearest_hook(name) if isinstance(name, str) else ""
+            is_method = inspect.isroutine(value) or isinstance(value, classmethod | staticmethod)
+            if hook and is_method and hook not in place:
+                yield name, hook

@@ -13,6 +13,7 @@ from __future__ import annotations
 import inspect
 import threading
 import time
+import warnings
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
@@ -23,7 +24,7 @@ from kit_jupyter.errors import ExtensionError, KitError, UsageError
 from kit_jupyter.guest import ExtensionContext, KitView, reference_block
 from kit_jupyter.guest_context import GuestContext
 from kit_jupyter.guestcall import HOOK_TIMEOUT_SECONDS, GuestTimeout, call, call_blocking, limit_seconds
-from kit_jupyter.hooks import CHAINED, REQUIRED
+from kit_jupyter.hooks import CHAINED, REQUIRED, misspelt_hooks
 from kit_jupyter.loop import engine
 from kit_jupyter.permissions import Approval
 from kit_jupyter.tool import Tool
@@ -99,7 +100,7 @@ class ExtensionHost(Chains):
         ExtensionError
             If a `configure` fails; what was opened so far is closed first.
         UsageError
-            If an extension lacks a hook or was added twice; closed first, too.
+            If an extension lacks a hook, has a misspelt gate, or was added twice; closed first, too.
         """
         host = cls()
         host.on_error = on_error
@@ -148,6 +149,7 @@ class ExtensionHost(Chains):
             )
         if any(known is extension for known in self.extensions):
             raise UsageError(f"this {label} was added already; an extension is configured once")
+        _check_names(extension)
         name, limit = self._free_name(extension), _timeout_of(extension)
         asked = ("on_user_message", "on_conversation_reset")
         handlers = {hook: Handler(name, getattr(extension, hook), 50, limit) for hook in asked}
@@ -442,6 +444,16 @@ def _read(extension: Any, name: str, otherwise: Any = None) -> Any:
     except Exception as exc:
         label = type(extension).__name__
         raise ExtensionError(f"{label}.{name} failed: {told(exc)}", extension=label, hook=name) from exc
+
+
+def _check_names(extension: Any) -> None:
+    """Complain of methods that nobody will call, since no hook has their name: with gates it is an error."""
+    label = type(extension).__name__
+    for name, hook in misspelt_hooks(extension):
+        what = f"{label}.{name} is no hook and is never called; did you mean {hook}?"
+        if hook.startswith("before_"):
+            raise UsageError(f"{what} If it is a method of your own, give it another name, such as _{name}")
+        warnings.warn(what, stacklevel=6)
 
 
 def _timeout_of(extension: Any) -> float | None:

@@ -29,6 +29,7 @@ from kit_jupyter.extension import (
     once,
     reference_block,
 )
+from kit_jupyter.hooks import nearest_hook
 from kit_jupyter.prompt import join_sections
 from kit_jupyter.tool import Toolbox
 from kit_jupyter.trifecta import Contribution
@@ -977,3 +978,73 @@ def test_installed_extensions_are_listed_and_not_imported(monkeypatch, tmp_path)
     with pytest.raises(ExtensionError, match="broken"):
         found["broken"].load()
     sys.modules.pop("weather_kit", None)
+
+
+@pytest.mark.parametrize(
+    ("name", "hook"),
+    [
+        ("before_tools", "before_tool"),
+        ("befor_tool", "before_tool"),
+        ("beforeTool", "before_tool"),
+        ("before_tool_call", "before_tool"),
+        ("before_turns", "before_turn"),
+        ("before_compaction", "before_compact"),
+    ],
+)
+def test_a_misspelt_gate_is_refused(name, hook):
+    """A gate that is never called lets everything through: an error when the guest is added, and nothing stays open."""
+    guest = type("Guard", (Extension,), {name: lambda self, *args: None})()
+    with pytest.raises(UsageError, match=rf"Guard\.{name} is no hook and is never called; did you mean {hook}\?"):
+        ExtensionHost.build([guest])
+
+
+@pytest.mark.parametrize(
+    ("name", "hook"),
+    [
+        ("on_usermessage", "on_user_message"),
+        ("on_message", "on_user_message"),
+        ("after_tools", "after_tool"),
+        ("system_prompt_snippet", "system_prompt_snippets"),
+        ("edit_prompts", "edit_prompt"),
+        ("confgure", "configure"),
+    ],
+)
+def test_another_misspelt_hook_is_warned_of(name, hook):
+    """What is no gate may be a method of its own, so it is told and taken."""
+    guest = type("Guard", (Extension,), {name: lambda self, *args: None})()
+    with pytest.warns(UserWarning, match=rf"Guard\.{name} is no hook and is never called; did you mean {hook}\?"):
+        host = ExtensionHost.build([guest])
+    assert host.extensions == [guest]
+
+
+def test_a_misspelt_gate_over_a_good_one_is_refused():
+    """A subclass that means to override a gate is looked at by itself."""
+
+    class Guard(Extension):
+        def before_tool(self, call, arguments):
+            """Lets all through."""
+
+    class Strict(Guard):
+        def before_tools(self, call, arguments):
+            """Would block all."""
+
+    with pytest.raises(UsageError, match="did you mean before_tool"):
+        ExtensionHost.build([Strict()])
+
+
+def test_methods_of_ones_own_are_no_misspelt_hooks(recwarn):
+    """Ordinary names, private ones, what stands beside its hook, and the guests that come with it."""
+    from kit_jupyter import extensions
+
+    ordinary = "load save reload reconfigure configured unbind bind_tools bound find on_close on_change on_output"
+    ordinary += " on_tool_result before_tests before_save prepare render run call close edit tools reset"
+    methods = {name: lambda self, *args: None for name in ordinary.split()}
+    beside = {"before_tool": lambda self, call, arguments: None, "before_tools": lambda self: None}
+    guests = [type("Own", (Extension,), methods)(), type("Beside", (Extension,), beside)()]
+    guests.append(type("Private", (Extension,), {"_before_tools": lambda self: None})())
+    ours = [getattr(extensions, name) for name in extensions.__all__]
+
+    ExtensionHost.build(guests)
+
+    assert not recwarn.list
+    assert [nearest_hook(name) for one in ours for name in dir(one) if nearest_hook(name)] == []
