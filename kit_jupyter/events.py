@@ -12,6 +12,9 @@ Observers only watch. Each has a queue of its own, in order; a slow or failing o
 change or break a turn, nor keep another observer waiting. A sync observer runs on a thread of its
 own, which ends when nothing comes for a while; an async one as a task on the engine, so it must not
 block. ``inline=True`` is for our own views, which promise to be fast and not to raise.
+
+What a person should know goes to the log (``kit_jupyter``, once a message) when no observer takes it: a script
+that observes nothing would never learn that its guest fails.
 """
 
 from __future__ import annotations
@@ -21,6 +24,7 @@ import contextvars
 import dataclasses
 import inspect
 import itertools
+import logging
 import os
 import threading
 import time
@@ -36,6 +40,8 @@ from kit_jupyter.messages import Assistant, Message, ModelDelta, Part, ServerPar
 
 __all__ = ["EVENT_TYPES", "Event", "EventBus", "Subscription"]  # and every record below, see EVENT_TYPES
 
+
+_log = logging.getLogger("kit_jupyter")
 
 NO_USAGE = Usage()
 
@@ -493,8 +499,11 @@ class Subscription(AbstractContextManager["Subscription"]):
         self._bus.settle(timeout_seconds=1.0)
         self()
 
+    def _takes(self, event: Event) -> bool:
+        return self._open and (not self._types or isinstance(event, self._types))
+
     def _offer(self, event: Event) -> None:
-        if not self._open or (self._types and not isinstance(event, self._types)):
+        if not self._takes(event):
             return
         if self._inline:
             self._call(event)
@@ -558,7 +567,9 @@ class Subscription(AbstractContextManager["Subscription"]):
 
     def _failed(self, exc: Exception, event: Event) -> None:
         if isinstance(event, ErrorEvent):
-            return  # an observer that fails on the report of its own failure would go round for ever
+            # An observer that fails on the report of its own failure would go round for ever.
+            self._bus._log_unheard(event, but=self)
+            return
         name = getattr(self._fn, "__qualname__", repr(self._fn))
         self._bus.emit(
             ErrorEvent(
@@ -581,6 +592,7 @@ class EventBus:
         self._lock = threading.Lock()
         self._numbers = itertools.count(1)
         self._tasks: set[asyncio.Task[None]] = set()
+        self._logged: set[str] = set()
 
     @property
     def is_heard(self) -> bool:
@@ -631,6 +643,20 @@ class EventBus:
         """Hand one event to every observer; returns at once."""
         for subscription in self._subscriptions:
             subscription._offer(event)
+        if isinstance(event, (Warned, ErrorEvent)):
+            self._log_unheard(event)
+
+    def _log_unheard(self, event: Warned | ErrorEvent, but: Subscription | None = None) -> None:
+        """Log what no observer, or none besides `but`, is told of; the same words once."""
+        if any(one is not but and one._takes(event) for one in self._subscriptions):
+            return
+        with self._lock:
+            if event.message in self._logged:
+                return
+            self._logged.add(event.message)
+        from kit_jupyter.approvers import visible
+
+        _log.warning("%s", visible(event.message))
 
     def settle(self, timeout_seconds: float = 1.0) -> bool:
         """Wait until observers on threads have seen all that was emitted; True if they have."""

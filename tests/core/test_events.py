@@ -12,8 +12,10 @@ from typing import Any
 
 import pytest
 
+from kit_jupyter import Kit
 from kit_jupyter import events as ev
 from kit_jupyter.events import EVENT_TYPES, EventBus, event_from_json
+from kit_jupyter.extension import Extension
 from kit_jupyter.jupyter.turns import TurnModel
 from kit_jupyter.messages import (
     Assistant,
@@ -28,7 +30,7 @@ from kit_jupyter.messages import (
     new_id,
     now,
 )
-from kit_jupyter.testing import delay, record_events, text, thinking, tool_call
+from kit_jupyter.testing import ScriptedProvider, delay, record_events, text, thinking, tool_call
 
 from .helpers import area, until
 
@@ -301,3 +303,77 @@ def test_users_and_messages_are_shared_not_copied() -> None:
     """Events carry the stored value itself: work per event does not grow with the history."""
     message = User(id=new_id("m"), time=now(), parts=(TextPart("x"),))
     assert ev.UserMessage(message).message is message
+
+
+class Guard(Extension):
+    """A guest with two faults."""
+
+    def system_prompt_snippets(self) -> Any:
+        return "no list"
+
+    def before_tool(self, call: Any, arguments: Any) -> None:
+        raise KeyError("width")
+
+
+def _ask_twice(kit: Kit) -> None:
+    kit.prompt_sync("How large?")
+    kit.prompt_sync("And now?")
+    kit.bus.settle()
+
+
+def _guarded() -> Kit:
+    calls = [[tool_call("area", width=2, height=3)], "so"] * 2
+    return Kit(provider=ScriptedProvider(*calls), tools=[area], extensions=[Guard()], session="memory")
+
+
+def test_a_failing_guest_is_logged_where_nobody_observes(caplog: pytest.LogCaptureFixture) -> None:
+    """A script sees each fault of its guests once, whatever the number of turns."""
+    with caplog.at_level("WARNING", "kit_jupyter"):
+        _ask_twice(_guarded())
+
+    assert sorted(caplog.messages) == [
+        "Guard.before_tool failed: KeyError: 'width'",
+        "Guard.system_prompt_snippets failed: TypeError: it returned str 'no list', not a list of text",
+    ]
+    assert {record.name for record in caplog.records} == {"kit_jupyter"}
+
+
+@pytest.mark.parametrize("types", [(), (ev.ErrorEvent, ev.Warned)])
+def test_what_an_observer_is_told_is_not_logged(types: Any, caplog: pytest.LogCaptureFixture) -> None:
+    """A view shows it; a second report would only disturb."""
+    kit, seen = _guarded(), []
+    kit.subscribe(seen.append, *types)
+    with caplog.at_level("WARNING", "kit_jupyter"):
+        caplog.clear()
+        _ask_twice(kit)
+
+    assert len([event for event in seen if isinstance(event, ev.ErrorEvent)]) == 2
+    assert caplog.messages == []
+
+
+def test_a_warning_is_logged_unless_observed(caplog: pytest.LogCaptureFixture) -> None:
+    """An observer of something else does not count; nothing in the words steers a terminal."""
+    bus = EventBus()
+    bus.subscribe(lambda event: None, ev.TurnEnd, ev.ErrorEvent)
+    with caplog.at_level("WARNING", "kit_jupyter"):
+        bus.emit(ev.Warned("old\x1b[2J news"))
+        bus.emit(ev.Warned("old\x1b[2J news"))
+        with bus.subscribe(lambda event: None, ev.Warned):
+            bus.emit(ev.Warned("seen"))
+
+    assert caplog.messages == ["old\\x1b[2J news"]
+
+
+def test_an_observer_that_fails_on_everything_is_logged(caplog: pytest.LogCaptureFixture) -> None:
+    """It hears of its own failure, and fails on that, too; where another hears of it, nothing is logged."""
+    bus, other = EventBus(), EventBus()
+    bus.subscribe(lambda event: event.delta.text, inline=True)
+    other.subscribe(lambda event: event.delta.text, inline=True)
+    other.subscribe(lambda event: None, ev.ErrorEvent, inline=True)
+    with caplog.at_level("WARNING", "kit_jupyter"):
+        for one in (bus, other):
+            one.emit(ev.TurnStart("hello", "prompt"))
+            one.emit(ev.TurnStart("hello", "prompt"))
+
+    (message,) = caplog.messages
+    assert "failed on TurnStart: AttributeError" in message
