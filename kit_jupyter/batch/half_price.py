@@ -24,6 +24,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
+from kit_jupyter.batch.faults import TooLarge
 from kit_jupyter.batch.rows import MapRow
 from kit_jupyter.batch.store import ResultStore, SentBatch, store_of
 from kit_jupyter.errors import KitError, ProviderError, UsageError
@@ -209,9 +210,7 @@ class HalfPrice:
     def _put(self, packed: Packed) -> str:
         room = self.service.max_bytes
         if len(packed.line) > room:
-            raise UsageError(
-                f"the request has {len(packed.line):,} bytes; a batch of {self.service.name} takes {room:,}"
-            )
+            raise TooLarge(f"the request has {len(packed.line):,} bytes; a batch of {self.service.name} takes {room:,}")
         spool = self._spool
         if spool.packed and (len(spool.packed) >= self._size or spool.size + len(packed.line) > room):
             self._ready.append(spool)

@@ -9,6 +9,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
+from kit_jupyter.batch.faults import is_of_all_rows
 from kit_jupyter.batch.half_price import Aside
 from kit_jupyter.batch.plan import Ask, Plan
 from kit_jupyter.batch.rows import MapRow
@@ -24,6 +25,8 @@ from kit_jupyter.tool import Toolbox
 from kit_jupyter.turn import Opening, Turn
 
 __all__ = ["Answers"]
+
+_PREFIX = "row failed"
 
 
 class Answers:
@@ -79,6 +82,9 @@ class Answers:
             except KitError as exc:
                 if (aside := Aside.of(exc)) is not None:
                     raise aside from None
+                if self._is_of_all_rows(exc, ask):
+                    exc.args = (f"map stopped: {exc.message.removeprefix(_PREFIX + ': ')}",)
+                    raise
                 attempt += 1
                 retryable = bool(getattr(exc, "retryable", False))
                 if retryable:
@@ -87,10 +93,17 @@ class Answers:
                 if not retryable or attempt > plan.retries:
                     return MapRow(position=ask.position, label=ask.label, error=exc.message)
                 continue
+            plan.answered += 1
             plan.spent_tokens += tokens
             plan.spent_cost += cost or 0.0
             plan.store.put(ask.key, text)
             return self._read(ask, text, is_stored=False, tokens=tokens, cost=cost)
+
+    def _is_of_all_rows(self, error: KitError, ask: Ask) -> bool:
+        plan = self._plan
+        return is_of_all_rows(
+            error, has_parts=bool(ask.parts), was_answered=plan.answered > 0, is_batch=plan.half is not None
+        )
 
 
 async def _one_turn(plan: Plan, ask: Ask) -> tuple[str, int, float | None]:
@@ -108,7 +121,7 @@ async def _one_turn(plan: Plan, ask: Ask) -> tuple[str, int, float | None]:
         house = replace(house, provider=partial(plan.half.provider, stem=ask.key.hex()), bus=EventBus())
     parts = (TextPart(ask.text), *ask.parts) if ask.text else ask.parts
     turn = Turn(
-        house, frozen, (Opening(role="user", parts=parts),), mode="prompt", label=ask.text[:80], failure="row failed"
+        house, frozen, (Opening(role="user", parts=parts),), mode="prompt", label=ask.text[:80], failure=_PREFIX
     )
 
     def slow_down(notice: Any) -> None:

@@ -60,6 +60,7 @@ class Plan:
     begun: float = field(default_factory=time.monotonic)
     spent_tokens: int = 0
     spent_cost: float = 0.0
+    answered: int = 0
     resume_at: float = 0.0
     stop: str = ""
     batch: BatchOptions | None = None

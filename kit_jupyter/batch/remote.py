@@ -11,10 +11,11 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+from kit_jupyter.batch.faults import first_of
 from kit_jupyter.batch.local import Answers
 from kit_jupyter.batch.plan import Ask, Plan, asks_of, is_ray, make_plan, seed_of, told
 from kit_jupyter.batch.rows import MapRow
-from kit_jupyter.errors import UsageError
+from kit_jupyter.errors import KitError, UsageError
 from kit_jupyter.kit import Kit
 from kit_jupyter.loop import Desk, engine
 from kit_jupyter.messages import Part
@@ -22,6 +23,9 @@ from kit_jupyter.settings import PromptOptions
 from kit_jupyter.structured import Misfit
 
 __all__ = ["Piece", "RemoteAnswers", "run_piece"]
+
+Told = tuple[str, str, int, float | None]
+"""A row's text, error, tokens and cost."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,8 +41,26 @@ class Piece:
     asks: tuple[tuple[str, tuple[Part, ...]], ...]
 
 
-def run_piece(piece: Piece) -> list[tuple[str, str, int, float | None]]:
-    """Answer a piece's prompts here, with keys of this process: ``(text, error, tokens, cost)`` each."""
+def run_piece(piece: Piece) -> tuple[list[Told | None], KitError | None]:
+    """Answer a piece's prompts here, with keys of this process.
+
+    Returns
+    -------
+    list of (text, error, tokens, cost) or None
+        None for a row that was not asked any more.
+    KitError or None
+        What would meet every row here; a value, since executors wrap what is raised each in its own way.
+    """
+    out: dict[int, Told] = {}
+    fault: KitError | None = None
+    try:
+        _answer(piece, out)
+    except KitError as exc:
+        fault = exc
+    return [out.get(i) for i in range(len(piece.asks))], fault
+
+
+def _answer(piece: Piece, out: dict[int, Told]) -> None:
     options = PromptOptions(**piece.options)
     kit = Kit(model=piece.model or None, provider=piece.provider, session="memory", **piece.settings)
     rows = [{"text": text, "parts": parts} for text, parts in piece.asks]
@@ -50,7 +72,6 @@ def run_piece(piece: Piece) -> list[tuple[str, str, int, float | None]]:
         kit, rows, prompt, options=options, concurrency=piece.concurrency, retries=piece.retries, store=False
     )
     plan.seed = seed_of(plan)
-    out: dict[int, tuple[str, str, int, float | None]] = {}
 
     async def go() -> None:
         answers = Answers(plan)
@@ -68,10 +89,11 @@ def run_piece(piece: Piece) -> list[tuple[str, str, int, float | None]]:
 
     try:
         Desk().serve_blocking(engine.start(go()))
+    except BaseExceptionGroup as group:
+        raise first_of(group) from None
     finally:
         plan.store.close()
         kit.close()
-    return [out[i] for i in range(len(piece.asks))]
 
 
 def _submit(executor: Any, piece: Piece) -> tuple[Any, Callable[[], object]]:
@@ -90,7 +112,7 @@ def _submit(executor: Any, piece: Piece) -> tuple[Any, Callable[[], object]]:
     return future, future.cancel
 
 
-async def _remote(executor: Any, piece: Piece) -> list[tuple[str, str, int, float | None]]:
+async def _remote(executor: Any, piece: Piece) -> tuple[list[Told | None], KitError | None]:
     future, stop = await asyncio.to_thread(_submit, executor, piece)
     try:
         if isinstance(future, concurrent.futures.Future):
@@ -156,11 +178,15 @@ class RemoteAnswers:
                 rows.update((a.position, MapRow(position=a.position, label=a.label, error=why)) for a in group)
         elif wanted:
             firsts = [group[0] for group in wanted.values()]
-            answers = await self._send(firsts)
-            for first, (text, error, tokens, cost) in zip(firsts, answers, strict=True):
+            answers, fault = await self._send(firsts)
+            for first, answer in zip(firsts, answers, strict=True):
+                if answer is None:
+                    continue
+                text, error, tokens, cost = answer
                 plan.spent_tokens += tokens
                 plan.spent_cost += cost or 0.0
                 if not error:
+                    plan.answered += 1
                     plan.store.put(first.key, text)
                 for i, ask in enumerate(wanted[first.key]):
                     if error:
@@ -169,9 +195,11 @@ class RemoteAnswers:
                         rows[ask.position] = self._read(
                             ask, text, tokens if i == 0 else 0, cost if i == 0 else 0.0, is_stored=i > 0
                         )
+            if fault is not None:
+                raise fault
         return [rows[ask.position] for ask in asks]
 
-    async def _send(self, asks: Sequence[Ask]) -> list[tuple[str, str, int, float | None]]:
+    async def _send(self, asks: Sequence[Ask]) -> tuple[Sequence[Told | None], KitError | None]:
         plan = self._plan
         piece = _piece(plan, asks)
         last = ""
@@ -188,7 +216,7 @@ class RemoteAnswers:
                 raise
             except Exception as exc:  # a dead worker, whatever its executor calls it
                 last = told(exc)
-        return [("", f"the worker failed {plan.retries + 1} times; last: {last}", 0, None)] * len(asks)
+        return [("", f"the worker failed {plan.retries + 1} times; last: {last}", 0, None)] * len(asks), None
 
     def _read(self, ask: Ask, text: str, tokens: int, cost: float | None, *, is_stored: bool) -> MapRow:
         fmt = self._plan.format

@@ -9,12 +9,13 @@ from collections import deque
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator
 from typing import Any
 
+from kit_jupyter.batch.faults import Tally, first_of
 from kit_jupyter.batch.half_price import HalfPrice
 from kit_jupyter.batch.local import Answers
 from kit_jupyter.batch.plan import Ask, Plan, asks_of, make_plan, seed_of
 from kit_jupyter.batch.remote import RemoteAnswers
 from kit_jupyter.batch.rows import MapRow
-from kit_jupyter.errors import UsageError
+from kit_jupyter.errors import KitError, UsageError
 from kit_jupyter.kit import Kit
 from kit_jupyter.loop import Desk, engine
 
@@ -77,10 +78,7 @@ async def _run(plan: Plan, desk: Desk, tell: Callable[[MapRow], object]) -> None
                 for _ in range(plan.concurrency):
                     group.create_task(remote_worker(remote))
     except BaseExceptionGroup as group_error:
-        first = group_error.exceptions[0]
-        while isinstance(first, BaseExceptionGroup):
-            first = first.exceptions[0]
-        raise first from None
+        raise first_of(group_error) from None
     finally:
         plan.store.close()
 
@@ -93,7 +91,19 @@ def _farewell(plan: Plan) -> Iterator[None]:
     except BaseException as exc:
         if plan.half is not None and (words := plan.half.farewell()):
             exc.add_note(words)
+        if isinstance(exc, KitError) and plan.answered and plan.store.path is not None:
+            were = "1 row was" if plan.answered == 1 else f"{plan.answered:,} rows were"
+            exc.add_note(f"{were} answered before and stay in the store; the same call goes on from there")
         raise
+
+
+def _rebuilt(plan: Plan, results: dict[int, MapRow], *, keep: bool) -> Any:
+    rows = [results[i] for i in sorted(results)]
+    tally = Tally()
+    for row in rows:
+        tally.count(row)
+    tally.warn()
+    return plan.rows.rebuild(rows, keep)
 
 
 async def amap_rows(kit: Kit, rows: Any, template: str | Callable[[Any], Any], **options: Any) -> Any:
@@ -108,7 +118,7 @@ async def amap_rows(kit: Kit, rows: Any, template: str | Callable[[Any], Any], *
         async for row in _stream(plan):
             results[row.position] = row
             bar.step(row)
-    return plan.rows.rebuild([results[i] for i in sorted(results)], keep)
+    return _rebuilt(plan, results, keep=keep)
 
 
 def map_rows(kit: Kit, rows: Any, template: str | Callable[[Any], Any], **options: Any) -> Any:
@@ -159,7 +169,11 @@ def map_rows(kit: Kit, rows: Any, template: str | Callable[[Any], Any], **option
     Raises
     ------
     UsageError
-        A mark that names no column, bad limits, a Kit that cannot travel.
+        A mark that names no column, bad limits, a setting that is wrong, a Kit that cannot travel.
+    AuthFailed, ReplayMiss, ProviderError
+        What every row would meet: a wrong key, no recording, no such model, a wrong address. It ends the map at once;
+        what was answered stays in the store. A row's own fault is its ``error``; when all rows have one, a warning
+        says so.
     KeyboardInterrupt
         After an interrupt; what was answered stays in the store.
 
@@ -187,16 +201,21 @@ def map_rows(kit: Kit, rows: Any, template: str | Callable[[Any], Any], **option
 
         desk.serve_blocking(engine.start(_run(plan, desk, tell), desk))
         told.flush()
-    return plan.rows.rebuild([results[i] for i in sorted(results)], keep)
+    return _rebuilt(plan, results, keep=keep)
 
 
 async def stream_rows(
     kit: Kit, rows: Any, template: str | Callable[[Any], Any], **options: Any
 ) -> AsyncIterator[MapRow]:
     """Rows as they finish; nothing is held. Leaving the loop stops the asking."""
-    async with contextlib.aclosing(_stream(make_plan(kit, rows, template, **options))) as found:
-        async for row in found:
-            yield row
+    plan = make_plan(kit, rows, template, **options)
+    tally = Tally()
+    with _farewell(plan):
+        async with contextlib.aclosing(_stream(plan)) as found:
+            async for row in found:
+                tally.count(row)
+                yield row
+    tally.warn()
 
 
 async def _stream(plan: Plan) -> AsyncGenerator[MapRow, None]:

@@ -36,7 +36,17 @@ from kit_jupyter.providers._json import loads
 from kit_jupyter.providers.codec import Endpoint
 from kit_jupyter.providers.keys import mask
 
-__all__ = ["Said", "cut", "hint_seconds", "not_json", "read_error", "refusal", "request_id", "said_in_stream"]
+__all__ = [
+    "Said",
+    "cut",
+    "hint_seconds",
+    "names_no_model",
+    "not_json",
+    "read_error",
+    "refusal",
+    "request_id",
+    "said_in_stream",
+]
 
 MAX_SHOWN = 600
 
@@ -305,6 +315,12 @@ def _judge(status: int | None, said: Said) -> tuple[type[ProviderError], str, bo
     if status is not None and 300 <= status < 400:
         return ConnectionFailed, "check base_url", False
     return Rejected, "change the request", False
+
+
+def names_no_model(error: ProviderError) -> bool:
+    """True when the service says that it has no such model."""
+    facts = (error.details.get(name) for name in ("type", "code", "message", "reason"))
+    return isinstance(error, Rejected) and any(_NO_MODEL.search(str(fact)) for fact in facts if fact)
 
 
 def refusal(

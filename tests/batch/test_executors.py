@@ -11,11 +11,11 @@ from typing import Any
 
 import pytest
 
-from kit_jupyter import Kit, PromptOptions, UsageError
+from kit_jupyter import AuthFailed, Kit, PromptOptions, UsageError
 from kit_jupyter.batch.plan import asks_of, make_plan, seed_of
 from kit_jupyter.batch.remote import _piece
 from kit_jupyter.testing import ScriptedProvider
-from tests.batch.workers import Echo
+from tests.batch.workers import Echo, Locked
 
 ROWS = [f"row {i}" for i in range(40)]
 
@@ -47,6 +47,21 @@ def test_a_process_pool_serves_and_the_store_keeps(tmp_path: Path) -> None:
 
     again = kit.map(ROWS, "{text}", executor=Refuses(), progress=False, store=store)
     assert answers(out) == answers(again) == [row.upper() for row in ROWS]
+
+
+def test_a_wrong_key_of_the_workers_ends_the_map_and_keeps_what_came(tmp_path: Path) -> None:
+    """The workers' fault is raised here as it was there, once and untried again; answers of its piece are kept."""
+    kit = Kit(provider=Locked(), session="memory")
+    store = tmp_path / "s.sqlite"
+    context = multiprocessing.get_context("spawn")
+    with (
+        concurrent.futures.ProcessPoolExecutor(1, mp_context=context) as pool,
+        pytest.raises(AuthFailed, match=r"^map stopped: the key opens nothing"),
+    ):
+        kit.map(["a", "b", "locked"], "{text}", executor=pool, concurrency=1, progress=False, store=store)
+
+    out = kit.map(["a", "b"], "{text}", progress=False, store=store)
+    assert [(row.answer, row.is_stored) for row in out] == [("A", True), ("B", True)]
 
 
 def test_no_key_travels() -> None:

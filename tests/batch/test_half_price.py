@@ -20,7 +20,7 @@ import pytest
 
 from kit_jupyter import Kit, PromptOptions, UsageError
 from kit_jupyter.batch import BatchOptions, amap_rows, cancel_batches, open_batches
-from kit_jupyter.errors import ProviderError
+from kit_jupyter.errors import AuthFailed, ProviderError
 from kit_jupyter.messages import ModelRef, Tokens
 from kit_jupyter.price import price_of
 from kit_jupyter.testing import ScriptedProvider
@@ -385,15 +385,27 @@ def test_a_budget_is_kept_before_anything_is_sent(
     assert sorted(server.rows) == ["a", "b"]
 
 
-@pytest.mark.parametrize("status", [400, 401])
-def test_a_batch_that_is_refused_fails_its_rows(server: BatchServer, tmp_path: Path, clock: Clock, status: int) -> None:
+def test_a_batch_that_is_refused_fails_its_rows(server: BatchServer, tmp_path: Path, clock: Clock) -> None:
     """The service takes no batch: each row says why, nothing is left open, and the next run sends it anew."""
-    server.refuse = [status]
+    server.refuse = [400]
 
-    out = ask(server, ["a", "b"], tmp_path / "s", clock)
+    with pytest.warns(UserWarning, match="none of the 2 rows was answered"):
+        out = ask(server, ["a", "b"], tmp_path / "s", clock)
     again = ask(server, ["a", "b"], tmp_path / "s", clock)
 
     assert all("no batch for you" in row.error for row in out)
+    assert [row.answer for row in again] == ["A", "B"]
+    assert server.posts == 1
+
+
+def test_a_batch_refused_for_its_key_ends_the_map(server: BatchServer, tmp_path: Path, clock: Clock) -> None:
+    """A wrong key is no row's own fault: it is raised, nothing is left open, and the right key sends the batch anew."""
+    server.refuse = [401]
+
+    with pytest.raises(AuthFailed, match=r"map stopped: .*no batch for you"):
+        ask(server, ["a", "b"], tmp_path / "s", clock)
+    again = ask(server, ["a", "b"], tmp_path / "s", clock)
+
     assert [row.answer for row in again] == ["A", "B"]
     assert server.posts == 1
 

@@ -4,13 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import enum
+import json
+import os
 import subprocess
 import sys
 import textwrap
+import threading
 import time
+import warnings
+from collections.abc import Iterator
 from contextlib import aclosing
 from dataclasses import dataclass
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 import polars as pl
@@ -21,9 +28,19 @@ from hypothesis import strategies as st
 
 from kit_jupyter import Kit, PromptOptions, UsageError
 from kit_jupyter.batch import MapRow, Template, amap_rows, stream_rows
+from kit_jupyter.errors import (
+    AuthFailed,
+    ConnectionFailed,
+    KitError,
+    Overloaded,
+    RateLimited,
+    Rejected,
+    ReplayMiss,
+    WireError,
+)
 from kit_jupyter.messages import text_of
-from kit_jupyter.provider import ModelRequest
-from kit_jupyter.testing import ScriptedProvider, overflow, provider_error, text, usage
+from kit_jupyter.provider import ModelInfo, ModelRequest
+from kit_jupyter.testing import ScriptedProvider, delay, overflow, provider_error, text, usage
 
 
 def said(request: ModelRequest) -> str:
@@ -262,7 +279,6 @@ def test_a_function_as_template_may_attach_pictures() -> None:
     """A callable gives the prompt, or the prompt and parts; it runs on the caller's thread."""
     seen: list[str] = []
     threads: list[bool] = []
-    import threading
 
     def reply(request: ModelRequest) -> str:
         seen.extend(type(p).__name__ for p in request.messages[-1].parts)
@@ -416,8 +432,6 @@ class Unprintable:
 
 def test_rows_that_no_file_could_hold_are_asked_or_say_why(kit: Kit, tmp_path: Path) -> None:
     """Locks, functions and open files in a frame: what can be put into words is asked, the rest is that row's error."""
-    import threading
-
     lock = threading.Lock()
     frame = pd.DataFrame({"text": ["a", "b", "c"], "thing": [lock, Unprintable(), "\ud800"]}, index=[0, 0, 1])
 
@@ -435,7 +449,6 @@ def test_rows_with_objects_go_to_other_processes_as_words(tmp_path: Path) -> Non
     """Only the prompt travels, so a row need not be picklable."""
     import concurrent.futures
     import multiprocessing
-    import threading
 
     from tests.batch.workers import Echo
 
@@ -465,72 +478,234 @@ def test_a_schema_that_the_service_rejects_is_told_once_a_row_and_never_retried(
 
 def test_a_type_of_which_no_schema_can_be_made_is_refused_before_anything_is_asked(kit: Kit) -> None:
     """A lock is no form for an answer."""
-    import threading
-
     with pytest.raises(UsageError, match="no JSON schema can be made"):
         kit.map(["a"], "{text}", schema=type(threading.Lock()), progress=False, store=False)
 
     assert requests(kit) == []
 
 
-def test_a_run_over_a_recording_with_a_row_missing_answers_the_others(tmp_path: Path) -> None:
-    """KIT_REPLAY=strict: a row that no recording answers says so in its own row; the others have their answers."""
-    script = textwrap.dedent(
+class Recorded:
+    """`kit.map` in a process of its own, over a recording; a service that answers in capitals is there to be recorded.
+
+    Parameters
+    ----------
+    folder : Path
+        Where the recording and the data folder of the runs are.
+    """
+
+    SCRIPT = textwrap.dedent(
         """
         import json, sys
         from kit_jupyter import Kit, PromptOptions
+        more = json.loads(sys.argv[2])
         kit = Kit("openai-chat/gpt-4.1-mini", session="memory")
         options = PromptOptions(base_url=sys.argv[1], api_key="sk-x")
-        more = {"concurrency": 1, "retries": 0, "store": False, "progress": False}
-        out = kit.map(sys.argv[2:], "say {text}", options=options, **more)
-        print(json.dumps([[row.answer, row.error] for row in out]))
+        for _ in range(more.pop("times", 1)):
+            out = kit.map(sys.argv[3:], "say {text}", options=options, concurrency=1, progress=False, **more)
+        print(json.dumps([[row.answer, row.error, row.is_stored] for row in out]))
         """
     )
-    import json
-    import os
-    import threading
-    from http.server import BaseHTTPRequestHandler, HTTPServer
 
-    class Handler(BaseHTTPRequestHandler):
-        def log_message(self, format: str, *args: object) -> None: ...
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.server = HTTPServer(("127.0.0.1", 0), Capitals)
+        self.url = f"http://127.0.0.1:{self.server.server_address[1]}/v1"
+        self.thread = threading.Thread(target=self.server.serve_forever, args=(0.01,), daemon=True)
+        self.thread.start()
 
-        def do_POST(self) -> None:
-            asked = json.loads(self.rfile.read(int(self.headers["content-length"])))["messages"][-1]["content"]
-            words = asked if isinstance(asked, str) else asked[-1]["text"]
-            message = {"role": "assistant", "content": words.upper()}
-            body = json.dumps({"id": "c", "model": "m", "choices": [{"message": message, "finish_reason": "stop"}]})
-            self.send_response(200)
-            self.send_header("content-type", "application/json")
-            self.end_headers()
-            self.wfile.write(body.encode())
-
-    server = HTTPServer(("127.0.0.1", 0), Handler)
-    thread = threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True)
-    thread.start()
-    url = f"http://127.0.0.1:{server.server_address[1]}/v1"
-    command = [sys.executable, "-c", script, url]
-    environ = {**os.environ, "KIT_REPLAY_FILE": str(tmp_path / "r.json")}
-
-    def run(mode: str, *rows: str) -> list[list[str]]:
-        done = subprocess.run(
-            [*command, *rows],
-            env={**environ, "KIT_REPLAY": mode},
+    def run(self, mode: str, *rows: str, **more: object) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [sys.executable, "-c", self.SCRIPT, self.url, json.dumps(more), *rows],
+            env={
+                **os.environ,
+                "KIT_REPLAY": mode,
+                "KIT_REPLAY_FILE": str(self.folder / "r.json"),
+                "XDG_DATA_HOME": str(self.folder),
+                "KIT_DATA_DIR": str(self.folder),
+            },
             capture_output=True,
             text=True,
             timeout=60,
             check=False,
         )
+
+    def answers(self, mode: str, *rows: str, **more: object) -> list[list[object]]:
+        done = self.run(mode, *rows, **more)
         assert done.returncode == 0, done.stderr
         return json.loads(done.stdout)  # type: ignore[no-any-return]
 
-    try:
-        recorded = run("record", "a", "b")
-    finally:
-        server.shutdown()
-        server.server_close()
-        thread.join()
-    played = run("strict", "a", "x", "b")
+    def close(self) -> None:
+        self.server.shutdown()
+        self.server.server_close()
+        self.thread.join()
 
-    assert recorded == [["SAY A", ""], ["SAY B", ""]]
-    assert [row[0] for row in played] == ["SAY A", None, "SAY B"]
-    assert "recording" in played[1][1]
+
+class Capitals(BaseHTTPRequestHandler):
+    """A chat service that gives the prompt back in capitals."""
+
+    def log_message(self, format: str, *args: object) -> None: ...
+
+    def do_POST(self) -> None:
+        asked = json.loads(self.rfile.read(int(self.headers["content-length"])))["messages"][-1]["content"]
+        words = asked if isinstance(asked, str) else asked[-1]["text"]
+        message = {"role": "assistant", "content": words.upper()}
+        body = json.dumps({"id": "c", "model": "m", "choices": [{"message": message, "finish_reason": "stop"}]})
+        self.send_response(200)
+        self.send_header("content-type", "application/json")
+        self.end_headers()
+        self.wfile.write(body.encode())
+
+
+@pytest.fixture
+def recorded(tmp_path: Path) -> Iterator[Recorded]:
+    found = Recorded(tmp_path)
+    yield found
+    found.close()
+
+
+def test_a_row_that_no_recording_answers_fails_the_run(recorded: Recorded) -> None:
+    """KIT_REPLAY=strict: what was recorded is played; a row that was not ends the map, so CI is red (U50)."""
+    made = recorded.answers("record", "a", "b", store=False)
+    played = recorded.answers("strict", "b", "a", store=False)
+    missed = recorded.run("strict", "a", "x", "b", store=False)
+
+    assert [row[0] for row in made] == ["SAY A", "SAY B"]
+    assert [row[0] for row in played] == ["SAY B", "SAY A"]
+    assert missed.returncode != 0
+    assert "ReplayMiss: map stopped: no recording answers ('say x')" in missed.stderr
+
+
+@pytest.mark.parametrize(
+    "fault",
+    [
+        AuthFailed("wrong key", status=401),
+        AuthFailed("not in your region", status=403),
+        ReplayMiss("no recording answers this"),
+        UsageError("KIT_SOMETHING is no number"),
+        Rejected("gone", status=404),
+        Rejected("no", status=400, details={"code": "model_not_found"}),
+        Rejected("no", status=400, details={"message": "gtp-9 is not a valid model ID"}),
+        Rejected("no credit left", status=402),
+    ],
+    ids=lambda fault: f"{type(fault).__name__} {getattr(fault, 'status', '')}".strip(),
+)
+def test_what_every_row_would_meet_ends_the_map_at_once(fault: Exception) -> None:
+    """A wrong key, no recording, no such model, a wrong setting: raised, and no other row is asked."""
+    provider = ScriptedProvider([provider_error(fault)], "never said", repeat_last=True)
+    kit = Kit(provider=provider, session="memory")
+
+    with pytest.raises(type(fault), match=r"^map stopped: "):
+        kit.map([str(i) for i in range(20)], "{text}", concurrency=1, progress=False, store=False)
+
+    assert len(provider.requests) == 1
+
+
+def test_a_setting_that_is_found_wrong_by_the_first_request_ends_the_map(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The built-in model looks at KIT_REPLAY only when it is asked; its rows were errors and the run was green."""
+    monkeypatch.setenv("KIT_REPLAY", "bogus")
+    kit = Kit("local/default", session="memory")
+
+    with pytest.raises(UsageError, match="KIT_REPLAY must be one of"):
+        kit.map(["a", "b"], "{text}", progress=False, store=False)
+
+
+@pytest.mark.parametrize("address", ["ftp://example.org", "http://127.0.0.1:9"])
+def test_a_wrong_address_ends_the_map(address: str) -> None:
+    """Nobody listens there, or nobody could: no row is to blame."""
+    kit = Kit("openai-chat/gpt-4.1-mini", session="memory")
+
+    with pytest.raises(KitError, match=r"map stopped: .*base_url"):
+        kit.map(["a"], "{text}", options=PromptOptions(base_url=address, api_key="k"), progress=False, store=False)
+
+
+@pytest.mark.parametrize(
+    "fault",
+    [
+        Overloaded("busy"),
+        RateLimited("too many"),
+        Rejected("bad words", status=400),
+        AuthFailed("your input was flagged", status=403),
+        ConnectionFailed("the line broke"),
+        WireError("half an answer"),
+    ],
+    ids=lambda fault: type(fault).__name__,
+)
+def test_a_rows_own_fault_stays_in_its_row(fault: Exception) -> None:
+    """What its words brought about, and what may pass, is that row's error; the others go on."""
+    kit = Kit(provider=ScriptedProvider([provider_error(fault)], "fine", repeat_last=True), session="memory")
+
+    out = kit.map(["a", "b"], "{text}", concurrency=1, retries=0, progress=False, store=False)
+
+    assert [row.answer for row in out] == [None, "fine"]
+    assert str(fault) in out[0].error.replace("row failed: ", "")
+
+
+def test_a_timeout_or_an_attachment_that_is_refused_stays_in_its_row() -> None:
+    """Both are said by a UsageError, as a wrong setting is; but another row may well be answered."""
+
+    def reply(request: ModelRequest) -> object:
+        return [delay(30)] if said(request) == "slow" else "fine"
+
+    provider = ScriptedProvider(reply, repeat_last=True, info=ModelInfo(takes=frozenset()))
+    kit = Kit(provider=provider, session="memory")
+
+    def prompt(word: str) -> object:
+        return (word, b"\x89PNG\r\n\x1a\n1") if word == "picture" else word
+
+    out = kit.map(
+        ["slow", "picture", "a"], prompt, options=PromptOptions(timeout_seconds=0.3), progress=False, store=False
+    )
+
+    assert "longer than timeout_seconds" in out[0].error
+    assert "cannot take image/png" in out[1].error
+    assert out[2].answer == "fine"
+
+
+def test_a_key_that_is_taken_back_loses_no_answer(tmp_path: Path) -> None:
+    """What was answered before stays in the store, the error says so, and the same call goes on from there."""
+    store = tmp_path / "s"
+    kit = Kit(provider=ScriptedProvider("1", "2", [provider_error("auth_failed")]), session="memory")
+    with pytest.raises(AuthFailed) as caught:
+        kit.map(["a", "b", "c"], "{text}", concurrency=1, progress=False, store=store)
+    other = Kit(provider=ScriptedProvider("3"), session="memory")
+
+    out = other.map(["a", "b", "c"], "{text}", concurrency=1, progress=False, store=store)
+
+    assert "2 rows were answered before and stay in the store" in caught.value.__notes__[0]
+    assert [(row.answer, row.is_stored) for row in out] == [("1", True), ("2", True), ("3", False)]
+
+
+def test_one_row_that_a_gateway_forbids_stays_in_its_row_once_others_were_answered() -> None:
+    """The key is good then: 403 was about this row."""
+    provider = ScriptedProvider("fine", [provider_error(AuthFailed("not for you", status=403))], "fine")
+    kit = Kit(provider=provider, session="memory")
+
+    out = kit.map(["a", "b", "c"], "{text}", concurrency=1, progress=False, store=False)
+
+    assert [row.answer for row in out] == ["fine", None, "fine"]
+
+
+async def test_a_map_without_one_answer_warns_once_at_the_callers_line() -> None:
+    """Rows' own faults are quiet; when there is nothing else, a warning has the count and the first error (U50)."""
+    kit = Kit(provider=ScriptedProvider([provider_error("wire", "half an answer")], repeat_last=True), session="memory")
+    asked: dict[str, Any] = {"concurrency": 1, "retries": 0, "store": False}
+
+    with warnings.catch_warnings(record=True) as seen:
+        warnings.simplefilter("always")
+        await asyncio.to_thread(kit.map, ["a", "b"], "{text}", progress=False, **asked)
+        await amap_rows(kit, ["a", "b", "c"], "{text}", progress=False, **asked)
+        assert len([row async for row in stream_rows(kit, ["a"], "{text}", **asked)]) == 1
+
+    assert [str(one.message) for one in seen] == [
+        "none of the 2 rows was answered; the first error: row failed: half an answer",
+        "none of the 3 rows was answered; the first error: row failed: half an answer",
+        "the only row was not answered: row failed: half an answer",
+    ]
+    assert [Path(one.filename).name for one in seen][1:] == ["test_map.py"] * 2
+
+
+@pytest.mark.filterwarnings("error")
+def test_a_map_with_one_answer_or_without_rows_does_not_warn(kit: Kit) -> None:
+    """The error column is enough where something was answered."""
+    assert kit.map(["a", ""], "{text}", progress=False, store=False)[1].error
+    assert kit.map([], "{text}", progress=False, store=False) == []

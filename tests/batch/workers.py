@@ -6,6 +6,7 @@ import os
 from collections.abc import AsyncIterator
 from pathlib import Path
 
+from kit_jupyter.errors import AuthFailed
 from kit_jupyter.messages import Finished, ModelDelta, TextDelta, Tokens, UsageDelta, text_of
 from kit_jupyter.provider import ModelInfo, ModelRequest
 
@@ -16,6 +17,25 @@ def _first_death(grave: str) -> bool:
     except FileExistsError:
         return False
     return True
+
+
+class Locked:
+    """Answers with the prompt in upper case, but its key opens nothing from ``locked`` on."""
+
+    name = "locked"
+
+    async def stream(self, request: ModelRequest) -> AsyncIterator[ModelDelta]:
+        text = text_of(request.messages[-1].parts)  # type: ignore[arg-type]
+        if "locked" in text:
+            raise AuthFailed("the key opens nothing", provider=self.name, status=401)
+        yield TextDelta(0, text.upper())
+        yield Finished("stop")
+
+    def info(self, model_id: str) -> ModelInfo:
+        return ModelInfo()
+
+    async def close(self) -> None:
+        return None
 
 
 class Echo:
