@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
@@ -135,7 +136,7 @@ def make_plan(
         tools=made_tools,
         concurrency=concurrency,
         retries=retries,
-        store=store_of(store),
+        store=_store_for(kit, options, store, is_batch=bool(batch)),
         missing=missing,
         max_tokens_total=max_tokens_total,
         max_cost=max_cost,
@@ -146,6 +147,27 @@ def make_plan(
         batch=(batch if isinstance(batch, BatchOptions) else BatchOptions()) if batch else None,
     )
     return plan
+
+
+def _store_for(kit: Kit, options: PromptOptions, store: object, *, is_batch: bool) -> ResultStore:
+    """The store of a run: what is recorded or replayed must not be answered by a file of the person's own machine."""
+    if is_batch:  # recordings hold no batches, and what is out must be found again
+        return store_of(store)
+    is_recorded = _is_recorded(kit.settings.options(options).model)
+    if store is True and is_recorded:
+        return store_of(False)
+    return store_of(store, own_only=is_recorded)
+
+
+def _is_recorded(model: str) -> bool:
+    """True where recordings are made or played; a word that ``KIT_REPLAY`` does not know is refused."""
+    if (model or os.environ.get("KIT_MODEL", "")).startswith("replay/"):
+        return True
+    if not os.environ.get("KIT_REPLAY"):
+        return False  # and what plays recordings need not be loaded
+    from kit_jupyter.providers import replay
+
+    return replay.mode() != "off"
 
 
 def is_ray(executor: object) -> bool:

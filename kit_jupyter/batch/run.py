@@ -144,7 +144,8 @@ def map_rows(kit: Kit, rows: Any, template: str | Callable[[Any], Any], **option
     retries : int
         For a row whose service was busy, and for a piece whose worker died.
     store : bool or path
-        True keeps answers in the user's data folder, keyed by content; False only for this run.
+        True keeps answers in the user's data folder, keyed by content; False only for this run. While ``KIT_REPLAY``
+        records or replays, True keeps nothing, and a path gives only what this process has put there.
     missing : {"error", "text"}
         What a missing value in a marked column is.
     max_tokens_total, max_cost, max_seconds : int, float (US dollars), float (seconds) or None

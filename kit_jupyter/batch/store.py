@@ -13,6 +13,8 @@ from kit_jupyter.session import data_dir
 
 __all__ = ["ResultStore", "SentBatch", "store_of"]
 
+_put_here: set[tuple[str, bytes]] = set()  # what this process put into stores that only answer that
+
 _TABLES = (
     "results (key BLOB PRIMARY KEY, answer TEXT NOT NULL) WITHOUT ROWID",
     # A batch is written down under a name of ours before it is sent, and gets the service's id after.
@@ -39,10 +41,14 @@ class ResultStore:
     ----------
     path : Path or None
         None keeps them in memory for the length of one run.
+    own_only : bool
+        Give only answers that this process has put: what was there before is taken for unknown. So a recording gets
+        an exchange for each answer, and what it does not answer is not hidden by a file that CI does not have.
     """
 
-    def __init__(self, path: Path | None) -> None:
+    def __init__(self, path: Path | None, *, own_only: bool = False) -> None:
         self.path = path
+        self._own = "" if path is None or not own_only else str(path.resolve())
         if path is not None:
             try:
                 path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -63,6 +69,8 @@ class ResultStore:
 
     def get(self, key: bytes) -> str | None:
         """The answer's text, or None."""
+        if self._own and (self._own, key) not in _put_here:
+            return None
         with self._lock:
             row = self._db.execute("SELECT answer FROM results WHERE key = ?", (key,)).fetchone()
         return None if row is None else str(row[0])
@@ -71,6 +79,8 @@ class ResultStore:
         """Keep an answer."""
         with self._lock:
             self._db.execute("INSERT OR REPLACE INTO results VALUES (?, ?)", (key, answer))
+        if self._own:
+            _put_here.add((self._own, key))
 
     # -- batches: rows are in one of three states: unknown, sent (a name, no body), answered (a body)
 
@@ -137,10 +147,10 @@ class ResultStore:
             self._db.close()
 
 
-def store_of(store: object) -> ResultStore:
-    """The store of what people write: True, False or a path."""
+def store_of(store: object, *, own_only: bool = False) -> ResultStore:
+    """The store of what people write: True, False or a path; see `ResultStore` for `own_only`."""
     if store is True:
         return ResultStore(data_dir() / "map" / "results.sqlite")
     if store is False or store is None:
         return ResultStore(None)
-    return ResultStore(Path(str(store)))
+    return ResultStore(Path(str(store)), own_only=own_only)

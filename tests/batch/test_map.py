@@ -575,6 +575,36 @@ def test_a_row_that_no_recording_answers_fails_the_run(recorded: Recorded) -> No
     assert "ReplayMiss: map stopped: no recording answers ('say x')" in missed.stderr
 
 
+def test_rows_that_were_paid_before_are_recorded_all_the_same(recorded: Recorded) -> None:
+    """The store on the author's disk neither keeps rows out of a recording nor answers for it (U50)."""
+    recorded.answers("off", "a", "b")
+    assert all(row[2] for row in recorded.answers("off", "a", "b"))
+
+    made = recorded.answers("record", "a", "b")
+    played = recorded.answers("strict", "a", "b")
+    recorded.answers("off", "x")
+    missed = recorded.run("strict", "a", "x")
+
+    assert made == [["SAY A", "", False], ["SAY B", "", False]]
+    assert played == made
+    assert "no recording answers ('say x')" in missed.stderr
+
+
+def test_a_store_of_ones_own_answers_a_replay_only_what_that_run_put_there(recorded: Recorded) -> None:
+    """A path shows what a store does, also in a recorded notebook; a file from before decides nothing."""
+    store = str(recorded.folder / "mine.sqlite")
+    recorded.answers("off", "a", "x", store=store)
+
+    made = recorded.answers("record", "a", store=store, times=2)
+    played = recorded.answers("strict", "a", store=store, times=2)
+    missed = recorded.run("strict", "a", "x", store=store)
+    later = recorded.answers("off", "a", "x", store=store)
+
+    assert made == played == [["SAY A", "", True]]
+    assert "no recording answers ('say x')" in missed.stderr
+    assert [row[2] for row in later] == [True, True]
+
+
 @pytest.mark.parametrize(
     "fault",
     [
