@@ -19,7 +19,7 @@ from kit_jupyter.errors import KitError, UsageError
 from kit_jupyter.kit import Kit
 from kit_jupyter.media import as_part
 from kit_jupyter.messages import Part
-from kit_jupyter.settings import PromptOptions
+from kit_jupyter.settings import PromptOptions, TurnOptions
 from kit_jupyter.structured import Format
 from kit_jupyter.tool import as_tool
 
@@ -153,8 +153,9 @@ def _store_for(kit: Kit, options: PromptOptions, store: object, *, is_batch: boo
     """The store of a run: what is recorded or replayed must not be answered by a file of the person's own machine."""
     if is_batch:  # recordings hold no batches, and what is out must be found again
         return store_of(store)
-    is_recorded = _is_recorded(kit.settings.options(options).model)
-    if store is True and is_recorded:
+    turn = kit.settings.options(options)
+    is_recorded = _is_recorded(turn.model)
+    if store is True and (is_recorded or _is_scripted(kit, turn)):
         return store_of(False)
     return store_of(store, own_only=is_recorded)
 
@@ -168,6 +169,16 @@ def _is_recorded(model: str) -> bool:
     from kit_jupyter.providers import replay
 
     return replay.mode() != "off"
+
+
+def _is_scripted(kit: Kit, turn: TurnOptions) -> bool:
+    """True where a test's script answers: what one test was told must not answer another."""
+    given = kit._provider_given
+    if given is None:
+        return False
+    from kit_jupyter.testing import ScriptedProvider
+
+    return isinstance(given, ScriptedProvider) and kit._shelf.name_of(turn.model).split("/", 1)[0] == given.name
 
 
 def is_ray(executor: object) -> bool:

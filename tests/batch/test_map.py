@@ -205,6 +205,16 @@ def test_a_second_run_pays_nothing(kit: Kit, tmp_path: Path) -> None:
     assert requests(other) == ["c"]
 
 
+def test_what_one_script_says_does_not_answer_another(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two tests that map the same row, each with its own script: no answer of the first comes from the disk."""
+    monkeypatch.setenv("KIT_DATA_DIR", str(tmp_path))
+    first = Kit(provider=ScriptedProvider("yes"), session="memory").map(["a"], "{text}", progress=False)
+    second = Kit(provider=ScriptedProvider("no"), session="memory").map(["a"], "{text}", progress=False)
+
+    assert [first[0].answer, second[0].answer] == ["yes", "no"]
+    assert not list(tmp_path.rglob("*.sqlite"))
+
+
 def test_another_system_prompt_or_schema_is_another_question(kit: Kit, tmp_path: Path) -> None:
     """The key is made of all that decides the answer."""
     store = tmp_path / "answers.sqlite"
