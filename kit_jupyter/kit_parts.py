@@ -31,7 +31,7 @@ from kit_jupyter.permissions import (
     policy_of,
 )
 from kit_jupyter.prompt import PromptMessage, from_branch, join_sections
-from kit_jupyter.provider import ModelInfo, ModelRequest, Provider
+from kit_jupyter.provider import ModelInfo, ModelRequest, Provider, check_provider
 from kit_jupyter.request_view import RequestView
 from kit_jupyter.session import Session, project_root
 from kit_jupyter.settings import PromptOptions, Settings, TurnOptions
@@ -94,6 +94,9 @@ class _Front:
         return await NobodyThere().ask(question)
 
 
+_ARGUMENTS = ("provider", "tools", "extensions", "session", "approver", "configure", "config")
+
+
 class KitParts:
     """A Kit without verbs; `kit_jupyter.Kit` tells the parameters."""
 
@@ -112,6 +115,10 @@ class KitParts:
         config: Any = None,
         **settings: Any,
     ) -> None:
+        if model is not None and not isinstance(model, str):
+            raise UsageError(_no_name(model))
+        if provider is not None:
+            check_provider(provider)
         self.id = new_id("kit")
         self.settings = Settings(config=config) if config is not None else Settings()
         given = dict(settings)
@@ -121,7 +128,7 @@ class KitParts:
             given["system"] = system
         if permissions is not None:
             given["permissions"] = permissions
-        self.settings.update(given)
+        self.settings.update(given, besides=_ARGUMENTS)
         if self.settings.model and provider is None:
             ModelRef.parse(self.settings.model)
         self._shelf = Shelf(provider)
@@ -519,3 +526,10 @@ class KitParts:
 
     def _guest_failed(self, error: KitError) -> None:
         self._say(ev.ErrorEvent, error.message, getattr(error, "extension", ""), error.code)
+
+
+def _no_name(model: object) -> str:
+    label = model.__name__ if isinstance(model, type) else type(model).__name__
+    if isinstance(model, type) or hasattr(model, "stream"):
+        return f"the first argument of a Kit is a model's name, got {label}; write Kit(provider={label}(...))"
+    return f"the first argument of a Kit is a model's name, such as 'openai/gpt-5.6-luna', got {label}"

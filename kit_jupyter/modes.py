@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from dataclasses import replace
-from typing import Any, Literal, cast
+from typing import Any, Literal, Never, cast
 
 from kit_jupyter import events as ev
 from kit_jupyter.errors import UsageError
@@ -19,12 +19,13 @@ from kit_jupyter.messages import CellRef, TextPart, new_id
 from kit_jupyter.permissions import (
     Approval,
 )
-from kit_jupyter.settings import PromptOptions
+from kit_jupyter.settings import PromptOptions, refuse_arguments
 from kit_jupyter.tree import TreeVerbs
 
 __all__ = ["ModeVerbs"]
 
 Scope = Literal["once", "session", "always"]
+_ARGUMENTS = ("options", "parts", "when_busy", "cell")
 
 
 class ModeVerbs(TreeVerbs):
@@ -62,6 +63,7 @@ class ModeVerbs(TreeVerbs):
         cell: CellRef | None = None,
         schema: Any = None,
         desk: Desk | None = None,
+        **wrong: Never,
     ) -> TurnResult:
         """Ask, and wait for the answer.
 
@@ -86,6 +88,8 @@ class ModeVerbs(TreeVerbs):
         KitError
             ``generation failed: …`` with the cause chained.
         """
+        if wrong:
+            refuse_arguments("prompt", wrong, (*_ARGUMENTS, "schema"))
         if schema is not None:
             options = replace(options or PromptOptions(), schema=schema)
         opening = self._prompt_opening(text, parts)  # here, since figures belong to the caller's thread
@@ -148,11 +152,14 @@ class ModeVerbs(TreeVerbs):
         parts: Sequence[Any] = (),
         when_busy: str | None = None,
         cell: CellRef | None = None,
+        **wrong: Never,
     ) -> AsyncIterator[ev.Event]:
         """Events of one prompt, as they come, to its `TurnEnd`.
 
         Leaving the loop early stops the turn. Errors are raised after the last event.
         """
+        if wrong:
+            refuse_arguments("stream", wrong, _ARGUMENTS)
         loop = asyncio.get_running_loop()
         queue: asyncio.Queue[ev.Event | None] = asyncio.Queue()
         turn_id = new_id("trn")
@@ -190,6 +197,7 @@ class ModeVerbs(TreeVerbs):
         cell: CellRef | None = None,
         desk: Desk | None = None,
         when_busy: str = "refuse",
+        **wrong: Never,
     ) -> Handle:
         """Begin a turn and do not wait. Any thread.
 
@@ -206,6 +214,8 @@ class ModeVerbs(TreeVerbs):
         UsageError
             As `prompt`, `steer` and `follow_up`; a running turn shows in the handle's future.
         """
+        if wrong:
+            refuse_arguments("start", wrong, (*_ARGUMENTS, "mode"))
         turn_id = new_id("trn")
         desk = desk or self._desk
         coro: Coroutine[Any, Any, TurnResult]

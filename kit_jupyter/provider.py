@@ -2,15 +2,28 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import aclosing
 from contextvars import ContextVar
 from dataclasses import dataclass, field
-from typing import Any, Literal, Protocol, runtime_checkable
+from typing import Any, Literal, Protocol, cast, get_args, runtime_checkable
 
-from kit_jupyter.messages import ModelDelta, ModelRef, ToolSpec
+from kit_jupyter.errors import UsageError, WireError
+from kit_jupyter.messages import Finished, ModelDelta, ModelRef, ToolSpec
 from kit_jupyter.prompt import PromptMessage
 
-__all__ = ["ModelInfo", "ModelRequest", "Provider", "RetryNotice", "asking_cell", "retry_listener", "status_listener"]
+__all__ = [
+    "ModelInfo",
+    "ModelRequest",
+    "Provider",
+    "RetryNotice",
+    "asking_cell",
+    "check_provider",
+    "retry_listener",
+    "status_listener",
+    "watched",
+]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -146,3 +159,85 @@ class Provider(Protocol):
     async def close(self) -> None:
         """Free what was opened; called once, when the Kit closes."""
         ...
+
+
+# ---------------------------------------------------------------- providers that others wrote
+
+
+def check_provider(provider: object) -> None:
+    """Refuse what cannot answer, as far as that shows without asking it.
+
+    Raises
+    ------
+    UsageError
+        For a class in place of its instance, a missing name or method, and a `stream` that is no async generator.
+    """
+    if isinstance(provider, type):
+        raise UsageError(f"a provider is an instance; write {provider.__name__}() instead of {provider.__name__}")
+    if isinstance(provider, str):
+        raise UsageError(f"a provider is an object, got {provider!r}; a name stands first: Kit('{provider}/MODEL')")
+    label = type(provider).__name__
+    missing = [f"{verb}()" for verb in ("stream", "info", "close") if not callable(getattr(provider, verb, None))]
+    name = getattr(provider, "name", None)
+    if not isinstance(name, str) or not name or "/" in name:
+        missing.insert(0, "name, a str without a slash")
+    if missing:
+        raise UsageError(
+            f"{label} is no provider: it has no {', no '.join(missing)}; see kit_jupyter.provider.Provider"
+        )
+    stream: Any = getattr(provider, "stream", None)
+    if inspect.iscoroutinefunction(stream):
+        raise UsageError(f"{label}.stream is no async generator: it must yield deltas, and return nothing")
+    if inspect.isgeneratorfunction(stream):
+        raise UsageError(f"{label}.stream is no async generator: write async def stream")
+
+
+def watched(provider: Provider) -> Provider:
+    """A provider that others wrote, which tells by name what is wrong with it; ours as they are."""
+    return provider if type(provider).__module__.startswith("kit_jupyter.") else cast(Provider, _Watched(provider))
+
+
+class _Watched:
+    """Hands everything through; looks at what comes."""
+
+    def __init__(self, inner: Provider) -> None:
+        self._inner = inner
+        self._label = type(inner).__name__
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._inner, name)
+
+    def info(self, model_id: str) -> ModelInfo:
+        found = self._inner.info(model_id)
+        if not isinstance(found, ModelInfo):
+            raise UsageError(f"{self._label}.info returned {_shown(found)}, not a ModelInfo")
+        return found
+
+    async def stream(self, request: ModelRequest) -> AsyncIterator[ModelDelta]:
+        stream: Any = self._inner.stream(request)
+        if not (hasattr(stream, "__aiter__") and hasattr(stream, "aclose")):
+            if inspect.iscoroutine(stream):
+                stream.close()
+            raise UsageError(f"{self._label}.stream returned {_shown(stream)}; it must be an async generator")
+        has_finished = False
+        async with aclosing(stream) as deltas:
+            async for delta in deltas:
+                if not isinstance(delta, _DELTAS):
+                    example = f"TextDelta(0, {delta!r:.60})" if isinstance(delta, str) else "TextDelta(0, 'text')"
+                    raise UsageError(f"{self._label}.stream yielded {_shown(delta)}; it yields deltas: {example}")
+                has_finished = has_finished or isinstance(delta, Finished)
+                yield delta
+        if not has_finished:
+            raise WireError(
+                f"{self._label}.stream ended without Finished: its service's answer was cut, or the provider never "
+                "yields Finished('stop') at the end of a whole one",
+                provider=request.model.provider,
+                model=request.model.id,
+            )
+
+
+_DELTAS = get_args(ModelDelta)
+
+
+def _shown(value: object) -> str:
+    return "None" if value is None else f"{type(value).__name__} {value!r:.60}"

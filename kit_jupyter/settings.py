@@ -5,9 +5,9 @@ from __future__ import annotations
 import difflib
 import math
 import operator
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields, replace
-from typing import Any, Literal
+from typing import Any, Literal, NoReturn
 
 import traitlets
 from traitlets.config import Configurable
@@ -15,7 +15,7 @@ from traitlets.config import Configurable
 from kit_jupyter.errors import UsageError
 from kit_jupyter.media import checked_text
 
-__all__ = ["PromptOptions", "Settings", "TurnOptions"]
+__all__ = ["PromptOptions", "Settings", "TurnOptions", "refuse_arguments"]
 
 Thinking = Literal["off", "low", "medium", "high"]
 THINKING = ("off", "low", "medium", "high")
@@ -104,6 +104,29 @@ class PromptOptions:
             raise UsageError(f"timeout_seconds must be above 0, got {self.timeout_seconds}")
 
 
+class _NoArgument(UsageError, TypeError):
+    """Both, as Python itself raises the latter for an argument that is none."""
+
+
+def refuse_arguments(verb: str, given: Iterable[str], known: Iterable[str]) -> NoReturn:
+    """Say where what was given to a verb belongs.
+
+    Raises
+    ------
+    UsageError
+        Always, and a `TypeError`: it names the option of a prompt, or the nearest argument.
+    """
+    name, taken = next(iter(given)), tuple(known)
+    if name in {f.name for f in fields(PromptOptions)}:
+        how = f"write {verb}(text, options=PromptOptions({name}=...))"
+        if name in Settings.class_trait_names(config=True):
+            how += f", or Kit({name}=...) for every turn"
+        raise _NoArgument(f"{name!r} is no argument of {verb}, but an option: {how}")
+    near = difflib.get_close_matches(name, taken, n=1)
+    hint = f"did you mean {near[0]!r}?" if near else f"known: {', '.join(taken)}"
+    raise _NoArgument(f"{name!r} is no argument of {verb}; {hint}")
+
+
 def _whole(name: str, value: Any) -> int:
     try:
         return operator.index(value)
@@ -188,8 +211,13 @@ class Settings(Configurable):
         except UsageError as exc:
             raise traitlets.TraitError(exc.message) from None
 
-    def update(self, values: Mapping[str, Any]) -> None:
+    def update(self, values: Mapping[str, Any], *, besides: Iterable[str] = ()) -> None:
         """Set several settings; all or none.
+
+        Parameters
+        ----------
+        besides : iterable of str
+            What else the caller takes by name, for the words about an unknown one.
 
         Raises
         ------
@@ -202,8 +230,8 @@ class Settings(Configurable):
                 if name in {f.name for f in fields(PromptOptions)}:
                     how = f"kit.prompt(text, options=PromptOptions({name}=...))"
                     raise UsageError(f"{name!r} is no setting of a Kit, but an option of a prompt: {how}")
-                near = difflib.get_close_matches(name, known, n=1)
-                hint = f"; did you mean {near[0]!r}?" if near else f"; known: {', '.join(sorted(known))}"
+                near = difflib.get_close_matches(name, (*besides, *known), n=1)
+                hint = f"; did you mean {near[0]!r}?" if near else f"; known: {', '.join((*besides, *sorted(known)))}"
                 raise UsageError(f"unknown setting {name!r}{hint}")
         before = {name: getattr(self, name) for name in values}
         try:

@@ -7,7 +7,7 @@ import threading
 from typing import Any
 
 from kit_jupyter.messages import ModelRef
-from kit_jupyter.provider import Provider
+from kit_jupyter.provider import Provider, watched
 from kit_jupyter.settings import TurnOptions
 
 __all__ = ["Shelf", "registry"]
@@ -50,7 +50,7 @@ class Shelf:
         given, name = self.given, options.model
         if given is not None and (not name or "/" not in name or name.split("/", 1)[0] == given.name):
             model_id = name.split("/", 1)[1] if "/" in name else name
-            return given, ModelRef(given.name, model_id or "default")
+            return watched(given), ModelRef(given.name, model_id or "default")
         ref = ModelRef.parse(name) if name else self.chosen
         found = self._open.get(self._key(ref, options)) if ref is not None else None
         return (found, ref) if found is not None and ref is not None else None

@@ -22,7 +22,7 @@ import itertools
 import json
 import socket
 import threading
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -169,7 +169,7 @@ class ScriptedProvider:
     Parameters
     ----------
     *replies : sequence of Piece, str, or callable of ModelRequest that gives one
-        A `str` is a reply of that text.
+        One for each model call; a `str` is a reply of that text.
     name : str
     info : ModelInfo
         What `Provider.info` says.
@@ -182,6 +182,11 @@ class ScriptedProvider:
         What was sent, in order.
     closed_early : int
         Streams that were closed before their end.
+
+    Raises
+    ------
+    UsageError
+        For a reply that is neither; one that a callable gives is looked at when it is asked for.
     """
 
     def __init__(
@@ -195,14 +200,14 @@ class ScriptedProvider:
         self.requests: list[ModelRequest] = []
         self.closed_early = 0
         self.is_closed = False
-        self._replies = list(replies)
+        self._replies = [_reply(one) for one in replies]
         self._info = info if info is not None else ModelInfo()
         self._repeat_last = repeat_last
         self._ids = itertools.count(1)
 
     def script(self, *replies: Any) -> None:
         """Add replies."""
-        self._replies.extend(replies)
+        self._replies.extend(_reply(one) for one in replies)
 
     @property
     def last_request(self) -> ModelRequest:
@@ -274,14 +279,29 @@ class ScriptedProvider:
                 f"the script has no reply for model call {len(self.requests)}; add one with script(...)"
             )
         reply = self._replies[0] if self._repeat_last and len(self._replies) == 1 else self._replies.pop(0)
-        if callable(reply):
-            reply = reply(request)
-        if isinstance(reply, str):
-            reply = (text(reply),)
-        return (reply,) if isinstance(reply, Piece) else tuple(reply)
+        return _pieces(reply(request) if callable(reply) else reply)
 
     def __repr__(self) -> str:
         return f"<ScriptedProvider {len(self.requests)} requests, {len(self._replies)} replies left>"
+
+
+def _reply(value: Any) -> Any:
+    """A reply as a tuple of pieces, or the callable that will give it."""
+    return value if callable(value) else _pieces(value)
+
+
+def _pieces(value: Any) -> tuple[Piece, ...]:
+    if isinstance(value, str | Piece):
+        return (text(value) if isinstance(value, str) else value,)
+    pieces = tuple(value) if isinstance(value, Iterable) and not isinstance(value, bytes | Mapping) else None
+    if pieces is not None and all(isinstance(piece, Piece) for piece in pieces):
+        return pieces
+    several = pieces is not None and all(isinstance(piece, str | Piece | list | tuple) for piece in pieces)
+    hint = "several replies are several arguments, ScriptedProvider('one', 'two'); " if several else ""
+    raise errors.UsageError(
+        f"a reply is a str, a list of pieces such as [text('hi'), tool_call('area', width=2)], or a function of the "
+        f"request that gives one, got {value!r:.80}; {hint}text and tool_call are in kit_jupyter.testing"
+    )
 
 
 def _chunks(content: str, count: int | None) -> Iterator[str]:
