@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import difflib
+import inspect
 import json
 import os
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
 from hashlib import blake2b
 from types import ModuleType
 from typing import Any
@@ -23,7 +25,7 @@ from kit_jupyter.settings import PromptOptions, TurnOptions
 from kit_jupyter.structured import Format
 from kit_jupyter.tool import as_tool
 
-__all__ = ["Ask", "Plan", "asks_of", "is_ray", "make_plan", "seed_of", "told"]
+__all__ = ["Ask", "Plan", "asks_of", "check_names", "is_ray", "make_plan", "seed_of", "told"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -147,6 +149,38 @@ def make_plan(
         batch=(batch if isinstance(batch, BatchOptions) else BatchOptions()) if batch else None,
     )
     return plan
+
+
+class _NoArgument(UsageError, TypeError):
+    """Both, as Python itself raises the latter for an argument that is none."""
+
+
+def check_names(verb: str, given: Iterable[str], besides: Sequence[str] = ()) -> None:
+    """Refuse arguments that `make_plan` does not take.
+
+    Parameters
+    ----------
+    verb : str
+        What the person called.
+    given : iterable of str
+    besides : sequence of str
+        What the verb takes for itself.
+
+    Raises
+    ------
+    UsageError
+        Also a `TypeError`: it names the nearest argument, or where an option of a prompt goes.
+    """
+    known = (*list(inspect.signature(make_plan).parameters)[3:], *besides)
+    for name in given:
+        if name in known:
+            continue
+        if name in {field.name for field in fields(PromptOptions)}:
+            how = f"write {verb}(rows, template, options=PromptOptions({name}=...))"
+            raise _NoArgument(f"{name!r} is no argument of {verb}, but an option of a prompt: {how}")
+        near = difflib.get_close_matches(name, known, n=1)
+        hint = f"did you mean {near[0]!r}?" if near else f"known: {', '.join(sorted(known))}"
+        raise _NoArgument(f"{name!r} is no argument of {verb}; {hint}")
 
 
 def _store_for(kit: Kit, options: PromptOptions, store: object, *, is_batch: bool) -> ResultStore:

@@ -12,7 +12,7 @@ from typing import Any
 from kit_jupyter.batch.faults import Tally, first_of
 from kit_jupyter.batch.half_price import HalfPrice
 from kit_jupyter.batch.local import Answers
-from kit_jupyter.batch.plan import Ask, Plan, asks_of, make_plan, seed_of
+from kit_jupyter.batch.plan import Ask, Plan, asks_of, check_names, make_plan, seed_of
 from kit_jupyter.batch.remote import RemoteAnswers
 from kit_jupyter.batch.rows import MapRow
 from kit_jupyter.errors import KitError, UsageError
@@ -108,6 +108,7 @@ def _rebuilt(plan: Plan, results: dict[int, MapRow], *, keep: bool) -> Any:
 
 async def amap_rows(kit: Kit, rows: Any, template: str | Callable[[Any], Any], **options: Any) -> Any:
     """`map_rows`, to be awaited."""
+    check_names("amap_rows", options, ("keep", "progress"))
     keep = options.pop("keep", True)
     progress = options.pop("progress", True)
     plan = make_plan(kit, rows, template, **options)
@@ -188,6 +189,7 @@ def map_rows(kit: Kit, rows: Any, template: str | Callable[[Any], Any], **option
     desk = Desk()
     if engine.is_here:
         raise UsageError("map would wait for itself here; await kit_jupyter.batch.amap_rows instead")
+    check_names("kit.map", options, ("keep", "progress"))
     keep = options.pop("keep", True)
     progress = options.pop("progress", True)
     plan = make_plan(kit, rows, template, **options)
@@ -209,6 +211,7 @@ async def stream_rows(
     kit: Kit, rows: Any, template: str | Callable[[Any], Any], **options: Any
 ) -> AsyncIterator[MapRow]:
     """Rows as they finish; nothing is held. Leaving the loop stops the asking."""
+    check_names("stream_rows", options)
     plan = make_plan(kit, rows, template, **options)
     tally = Tally()
     with _farewell(plan):

@@ -356,6 +356,32 @@ def test_bad_limits_are_refused(kit: Kit, options: dict[str, object], message: s
         kit.map(["a"], "{text}", progress=False, **options)
 
 
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("concurency", r"^'concurency' is no argument of kit\.map; did you mean 'concurrency'\?$"),
+        ("progres", "did you mean 'progress'"),
+        ("temperature", r"kit\.map\(rows, template, options=PromptOptions\(temperature=\.\.\.\)\)"),
+        ("frobnicate", "known: batch, chunk, concurrency, .*, progress, "),
+    ],
+)
+def test_a_misspelt_argument_is_told_with_the_nearest_one(kit: Kit, name: str, words: str) -> None:
+    """By the name that the person called, not one of ours inside; a TypeError as any wrong argument (U50)."""
+    with pytest.raises(UsageError, match=words) as caught:
+        kit.map(["a"], "{text}", **{name: 2})
+
+    assert isinstance(caught.value, TypeError)
+    assert requests(kit) == []
+
+
+async def test_the_awaited_verbs_name_themselves(kit: Kit) -> None:
+    """A stream has no bar and no frame to keep."""
+    with pytest.raises(TypeError, match="argument of amap_rows; did you mean 'retries'"):
+        await amap_rows(kit, ["a"], "{text}", retry=1)
+    with pytest.raises(TypeError, match="'keep' is no argument of stream_rows"):
+        await anext(stream_rows(kit, ["a"], "{text}", keep=False))
+
+
 def test_a_string_is_no_table(kit: Kit) -> None:
     """A lone text is refused, since it would be mapped letter by letter."""
     with pytest.raises(UsageError, match="goes over a frame"):
