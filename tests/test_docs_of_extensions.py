@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import re
+from dataclasses import fields
+from importlib import import_module
 from pathlib import Path
 
 import pytest
 
+from kit_jupyter import Kit
+from kit_jupyter.testing import ScriptedProvider, tool_call
 from kit_jupyter.trifecta import Legs, Node, Source, walk
 
 DOCS = Path(__file__).parents[1] / "docs"
@@ -47,10 +52,44 @@ def test_one_decision_record_says_why_two_shapes():
 )
 def test_each_extension_of_the_table_is_there(room, name):
     """S213–S220: the class of that name, documented, named in the page."""
-    from importlib import import_module
-
     cls = getattr(import_module(f"kit_jupyter.extensions.{room}"), name)
 
     assert cls is getattr(import_module("kit_jupyter.extensions"), name)
     assert cls.__doc__
     assert f"| `{name}` |" in (DOCS / "extensions.md").read_text()
+
+
+@pytest.mark.parametrize("name", ["BeforeTool", "BeforeTurn", "StepPlan", "CompactionPlan", "ToolOutcome"])
+def test_what_hooks_return_is_told_with_its_fields(name):
+    """The page names the room to import it from, and each field."""
+    room = import_module("kit_jupyter.tool" if name == "ToolOutcome" else "kit_jupyter.extension")
+    named = ", ".join(f"`{field.name}`" for field in fields(getattr(room, name)))
+    page = (DOCS / "extensions.md").read_text()
+
+    assert f"| `{name}` | {named} |" in page
+    assert f"`{room.__name__}`" in page
+
+
+def test_the_gate_of_the_page_gates():
+    """Its code as it stands: the import, a block with a reason, changed arguments, and text beside the prompt."""
+    page = (DOCS / "extensions.md").read_text()
+    (code,) = [block for block in re.findall(r"^```python\n(.*?)^```", page, re.M | re.S) if "BeforeTool" in block]
+    names = {}
+    exec(compile(code, "extensions.md", "exec"), names)
+    asked = []
+
+    def orders(last: int = 10) -> str:
+        """Orders."""
+        asked.append(last)
+        return "none"
+
+    calls = [tool_call("orders", last=200), tool_call("orders", last=50), tool_call("orders")]
+    provider = ScriptedProvider(calls, "so")
+    kit = Kit(provider=provider, tools=[orders], extensions=[names["Careful"]()], session="memory")
+    kit.prompt_sync("what came in?")
+
+    assert asked == [10, 10]
+    results = [m for m in kit.history if m.role == "tool"]
+    assert [m.is_error for m in results] == [True, False, False]
+    assert "at most 100 rows" in results[0].parts[0].text
+    assert "The budget is 100 rows." in str(provider.requests[0].messages)

@@ -124,3 +124,11 @@ def test_every_outcome_has_its_test():
             file, name = test.split("::")
             source = (Path(__file__).parent / file).read_text(encoding="utf-8")
             assert f"def {name}(" in source, (row, test)
+
+
+def test_the_approve_rule_of_the_page_stands_a_call_without_the_argument() -> None:
+    """A model leaves out what has a default; the rule must not fail then, which would ask."""
+    (written,) = re.findall(r"`approve=(lambda arguments, context: [^`]+)`", PAGE.read_text(encoding="utf-8"))
+    rule = eval(written)
+
+    assert [rule(arguments, None) for arguments in ({}, {"last": 5}, {"last": 500})] == ["allow", "allow", "ask"]
