@@ -289,7 +289,10 @@ def asks_of(plan: Plan) -> Iterator[Ask]:
         except UsageError:
             raise
         except Exception as exc:  # a row's own fault is its answer; the others go on
-            yield Ask(position=position, label=label, key=b"", text="", error=told(exc))
+            hint = ""
+            if isinstance(exc, AttributeError) and exc.obj is row and isinstance(row, dict) and exc.name in row:
+                hint = f"; the function gets the row as a dict: row[{exc.name!r}]"
+            yield Ask(position=position, label=label, key=b"", text="", error=told(exc) + hint)
             continue
         digest = blake2b(plan.seed, digest_size=16)
         digest.update(text.encode())

@@ -133,7 +133,7 @@ def map_rows(kit: Kit, rows: Any, template: str | Callable[[Any], Any], **option
         A row that is no record is ``{text}`` in the template.
     template : str or callable
         Text with ``{column}`` marks, or a function of the row that gives the prompt, or
-        ``(prompt, picture, …)``.
+        ``(prompt, picture, …)``. A frame's or a table's row is a dict: ``lambda row: f"look at {row['n']}"``.
     schema : type or JSON schema
         Form of each answer; a record becomes one column a field.
     concurrency : int, from 1

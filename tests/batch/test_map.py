@@ -42,6 +42,8 @@ from kit_jupyter.messages import text_of
 from kit_jupyter.provider import ModelInfo, ModelRequest
 from kit_jupyter.testing import ScriptedProvider, delay, overflow, provider_error, text, usage
 
+pytestmark = pytest.mark.filterwarnings("ignore:(none of the|the only row)")  # a map without one answer says so
+
 
 def said(request: ModelRequest) -> str:
     return text_of(request.messages[-1].parts)  # type: ignore[arg-type]
@@ -312,6 +314,17 @@ def test_a_function_that_fails_fails_its_row_only(kit: Kit) -> None:
 
     assert [row.answer for row in out] == ["1", None]
     assert "ZeroDivisionError" in out[1].error
+
+
+def test_a_row_that_is_taken_for_an_object_is_told_as_a_dict(kit: Kit) -> None:
+    """`row.n` is what frames teach; the error says what to write, where that would have helped."""
+    frame = pd.DataFrame({"n": [1]})
+
+    near = kit.map(frame, lambda row: f"is {row.n} odd?", progress=False, store=False)
+    far = kit.map(frame, lambda row: f"is {row.m} odd?", progress=False, store=False)
+
+    assert near["error"][0].endswith("no attribute 'n'; the function gets the row as a dict: row['n']")
+    assert far["error"][0].endswith("no attribute 'm'")
 
 
 def test_what_cannot_be_attached_fails_its_row_only(kit: Kit) -> None:
