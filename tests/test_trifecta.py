@@ -5,7 +5,7 @@ from __future__ import annotations
 from types import SimpleNamespace
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kit_jupyter import Kit, trifecta
@@ -71,6 +71,7 @@ def test_incoherent_legs_are_refused(bad):
         Legs(**bad)
 
 
+@settings(deadline=None)
 @given(legs, legs, legs)
 def test_union_is_the_maximum_on_each_axis(a, b, c):
     """Union: commutative, associative, idempotent, never less than its parts."""
@@ -81,6 +82,7 @@ def test_union_is_the_maximum_on_each_axis(a, b, c):
     assert GRADES[(a | b).verdict] >= max(GRADES[a.verdict], GRADES[b.verdict])
 
 
+@settings(deadline=None)
 @given(legs)
 def test_capping_and_demoting_stay_coherent(a):
     """A cap lowers the review grade only; text is one step softer; both give legal legs."""
@@ -163,6 +165,7 @@ def test_the_edge_caps_the_childs_payload_review():
     assert report.verdict == "watch"
 
 
+@settings(deadline=None)
 @given(st.lists(legs, max_size=4), st.lists(legs, max_size=3), legs)
 def test_one_more_tool_is_never_quieter(own, child, more):
     """Monotone: adding a tool anywhere cannot lower the verdict; a gate cannot raise it."""
@@ -213,6 +216,7 @@ nodes = st.recursive(
 )
 
 
+@settings(deadline=None)
 @given(nodes)
 def test_the_walk_is_the_definition(root):
     """S212: the quick walk finds at each node what the plain recursion says."""
@@ -221,6 +225,7 @@ def test_the_walk_is_the_definition(root):
     assert [(m.path, m.legs) for m in report.meetings] == list(by_the_book(root))
 
 
+@settings(deadline=None)
 @given(nodes)
 def test_each_named_change_does_what_it_says(root):
     """S211: the verdict after a named change is less loud; quiet trees name none."""
