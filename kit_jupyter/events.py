@@ -655,8 +655,9 @@ class EventBus:
                 return
             self._logged.add(event.message)
         from kit_jupyter.approvers import visible
+        from kit_jupyter.masking import mask
 
-        _log.warning("%s", visible(event.message))
+        _log.warning("%s", visible(mask(event.message)))
 
     def settle(self, timeout_seconds: float = 1.0) -> bool:
         """Wait until observers on threads have seen all that was emitted; True if they have."""

@@ -364,6 +364,16 @@ def test_a_warning_is_logged_unless_observed(caplog: pytest.LogCaptureFixture) -
     assert caplog.messages == ["old\\x1b[2J news"]
 
 
+def test_a_log_holds_no_secret(caplog: pytest.LogCaptureFixture) -> None:
+    """A log is kept longer than a view: keys in an error's words are masked."""
+    key = "sk-proj-" + "Ab3dEf7hIj1kLm5nOp9qRs2t" * 2
+    with caplog.at_level("WARNING", "kit_jupyter"):
+        EventBus().emit(ev.ErrorEvent(f"Guard.before_tool failed: refused {key}"))
+
+    assert "Guard.before_tool failed" in caplog.text
+    assert key not in caplog.text
+
+
 def test_an_observer_that_fails_on_everything_is_logged(caplog: pytest.LogCaptureFixture) -> None:
     """It hears of its own failure, and fails on that, too; where another hears of it, nothing is logged."""
     bus, other = EventBus(), EventBus()
