@@ -219,6 +219,14 @@ class Page:
                     break
         self.done(index, timeout)
 
+    def output(self, index: int, holding: str) -> str:
+        """The text below a cell, once it holds this: Lab draws it some time after the cell has ended."""
+        area = self.cell(index).locator(".jp-OutputArea")
+        self.page.wait_for_function(
+            "([area, text]) => area.innerText.includes(text)", arg=[area.element_handle(), holding], timeout=15_000
+        )
+        return str(area.inner_text())
+
     def save(self) -> None:
         self.page.keyboard.press("Escape")
         self.page.keyboard.press("Control+s")

@@ -168,16 +168,17 @@ def test_stop_as_a_turn_ends(nb: Kernel) -> None:
 
 
 def test_a_cell_that_is_refused_says_why_in_the_file(nb: Kernel) -> None:
-    """A second turn of one session: its output is the reason, not a turn that seems to run for ever."""
+    """A second turn of one session: the cell's error is the reason, and its turn does not seem to run for ever."""
     nb.script("[text('begin '), delay(60)]")
     nb.ok("%%kit -b\ngo", cell_id="one")
     one = nb.run("%%kit\nme too", cell_id="two")
     nb.ok("%kit_stop")
 
     assert one.reply["status"] == "error"
+    assert "a turn is running" in one.reply["evalue"]
     turn = one.kit()[TURN_MIME]["turn"]
     assert turn["status"] == "error"
-    assert "a turn is running" in one.kit()["text/plain"]
+    assert "a turn is running" in turn["error"]["message"]
 
 
 class Store:
