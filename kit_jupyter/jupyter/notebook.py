@@ -409,7 +409,7 @@ class Notebook:
             self.ip.set_next_input("\n\n".join(run.below), replace=False)  # travels with the cell's reply
         run.model.raised = run.raises
         metadata = self.metadata(run)
-        view = getattr(getattr(run.shown, "view", None), "model_id", None)
+        view = _cell_view(run)
         run.shown.finish(run.model, metadata)
         if view is not None and self.lab is not None:
             with self._lock:
@@ -425,7 +425,7 @@ class Notebook:
         """
         out: dict[str, Any] = {}
         for run in self.running():
-            view = getattr(getattr(run.shown, "view", None), "model_id", None)
+            view = _cell_view(run)
             cell = (run.parent.get("metadata") or {}).get("cellId")
             if view and isinstance(cell, str):
                 data = display.live_bundle(view)
@@ -691,3 +691,9 @@ class Notebook:
         for presenter in self._presenters.values():
             presenter.close()
         self._presenters.clear()
+
+
+def _cell_view(run: Run) -> str | None:
+    """Model id of the live view that this run has in its cell; None for other displays, such as a panel's."""
+    shown = run.shown
+    return shown.view.model_id if isinstance(shown, display.WidgetDisplay) and shown.view is not None else None

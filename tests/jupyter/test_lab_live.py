@@ -94,6 +94,7 @@ def test_a_live_turn_in_lab_and_what_the_file_keeps(lab: Server, chromium: Any) 
 
     saved = nbformat.read(book, as_version=4)
     nbformat.validate(saved)
+    assert len(saved.cells[2].outputs) == 1, saved.cells[2].outputs
     (output,) = saved.cells[2].outputs
     assert set(output["data"]) == {TURN_MIME, "text/markdown", "text/plain"}
     assert saved.metadata.get("widgets") is None
