@@ -370,11 +370,6 @@ class ExtensionHost(Chains):
         """
         return walk(tree(label, tools, self.contributions(tools), asks=asks))
 
-    @property
-    def has_input_hooks(self) -> bool:
-        """True when a guest looks at input."""
-        return bool(self._handlers["on_input"])
-
     def has_hooks(self, name: str) -> bool:
         """True when a guest has the chained hook `name`."""
         return bool(self._handlers[name])

@@ -48,7 +48,7 @@ class ModeVerbs(TreeVerbs):
         if checked_text(text).strip() == "/clear":
             await self.clear_conversation()
             return None
-        if not self.host.has_input_hooks:
+        if not self.host.has_hooks("on_input"):
             return text
         changed = await self._drive(lambda: self.host.on_input(text, source))
         return changed if changed is None or changed == text else Rewritten(changed, text)

@@ -108,11 +108,11 @@ async def test_input_is_chained_and_can_be_handled():
         ("on_input", lambda text, source: later.append(text)),
     )
 
-    assert host.has_input_hooks
+    assert host.has_hooks("on_input")
     assert await host.on_input("hi", "cell") == "hi!"
     assert await host.on_input("/tasks", "cell") is None
     assert later == ["hi!"]
-    assert not hosted()[0].has_input_hooks
+    assert not hosted()[0].has_hooks("on_input")
 
 
 @pytest.mark.parametrize("bad", [raises, lambda text, source: 3])

@@ -244,7 +244,7 @@ class Notebook:
 
         Without such a guest the text itself, at no cost.
         """
-        if text.strip() != "/clear" and not kit.host.has_input_hooks:
+        if text.strip() != "/clear" and not kit.host.has_hooks("on_input"):
             return text
         return kit.apply_input_sync(text, source)
 

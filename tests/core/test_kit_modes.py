@@ -997,7 +997,7 @@ async def test_input_hooks_change_handle_or_pass(make: Any) -> None:
     with record_events(plain) as log:
         assert await plain.apply_input(same) is same  # nothing was asked, copied or sent to another thread
     assert not log
-    assert not plain.host.has_input_hooks
+    assert not plain.host.has_hooks("on_input")
 
 
 async def test_a_turn_hook_can_inject_text_and_replace_the_system_prompt(make: Any) -> None:
