@@ -136,6 +136,18 @@ def test_a_wrong_mode_is_named(nb: Kernel, ui) -> None:
     assert "KIT_UI must be one of" in said.reply["traceback"][0]
 
 
+def _in_terminal(script: Path) -> subprocess.CompletedProcess[str]:
+    """Run it in a plain IPython whose files all lie beside it."""
+    home = str(script.parent)
+    env = {"IPYTHONDIR": home, "XDG_DATA_HOME": home, "PATH": "/usr/bin:/bin", "HOME": home}
+    if "PYTHONPATH" in os.environ:
+        env["PYTHONPATH"] = os.environ["PYTHONPATH"]
+    return subprocess.run(
+        [sys.executable, "-m", "IPython", "--no-banner", "--colors=NoColor", str(script)],
+        capture_output=True, text=True, timeout=90, env=env, check=False,
+    )  # fmt: skip
+
+
 def test_in_a_terminal_it_prints_as_it_comes(tmp_path: Path) -> None:
     """Issue 2, point 4: plain IPython: text, tools, then the prompt again; `_` holds the result."""
     script = tmp_path / "s.ipy"
@@ -148,13 +160,7 @@ def test_in_a_terminal_it_prints_as_it_comes(tmp_path: Path) -> None:
         "%kit say {hello} $HOME\n"
         "print(kit.messages[0].parts[0].text)\n"
     )
-    env = {"IPYTHONDIR": str(tmp_path), "XDG_DATA_HOME": str(tmp_path), "PATH": "/usr/bin:/bin", "HOME": str(tmp_path)}
-    if "PYTHONPATH" in os.environ:
-        env["PYTHONPATH"] = os.environ["PYTHONPATH"]
-    ran = subprocess.run(
-        [sys.executable, "-m", "IPython", "--no-banner", "--colors=NoColor", str(script)],
-        capture_output=True, text=True, timeout=90, env=env, check=False,
-    )  # fmt: skip
+    ran = _in_terminal(script)
 
     assert ran.returncode == 0, ran.stderr
     assert ran.stdout.index("[f]") < ran.stdout.index("told") < ran.stdout.index("Hello terminal")
@@ -238,13 +244,7 @@ def test_a_failed_turn_says_why_once_in_a_terminal(tmp_path: Path) -> None:
         "print('between')\n"
         "%kit hi\n"
     )
-    env = {"IPYTHONDIR": str(tmp_path), "XDG_DATA_HOME": str(tmp_path), "PATH": "/usr/bin:/bin", "HOME": str(tmp_path)}
-    if "PYTHONPATH" in os.environ:
-        env["PYTHONPATH"] = os.environ["PYTHONPATH"]
-    ran = subprocess.run(
-        [sys.executable, "-m", "IPython", "--no-banner", "--colors=NoColor", str(script)],
-        capture_output=True, text=True, timeout=90, env=env, check=False,
-    )  # fmt: skip
+    ran = _in_terminal(script)
 
     before, after = (ran.stdout + ran.stderr).split("between")
     assert before.count("it broke") == 1
