@@ -111,4 +111,5 @@ def test_restart_of_the_kernel_ends_the_model(kernel):
 
     manager.restart_kernel(now=True)
 
-    server.wait(10)
+    _, alive = psutil.wait_procs([server], timeout=10)
+    assert not alive
