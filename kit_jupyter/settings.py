@@ -108,8 +108,17 @@ class _NoArgument(UsageError, TypeError):
     """Both, as Python itself raises the latter for an argument that is none."""
 
 
-def refuse_arguments(verb: str, given: Iterable[str], known: Iterable[str]) -> NoReturn:
+def refuse_arguments(verb: str, given: Iterable[str], known: Iterable[str], *, first: str = "text") -> NoReturn:
     """Say where what was given to a verb belongs.
+
+    Parameters
+    ----------
+    verb : str
+        What the person called.
+    given, known : iterables of str
+        Names that the verb does not take, and those that it does.
+    first : str
+        The arguments that stand before the options.
 
     Raises
     ------
@@ -118,7 +127,7 @@ def refuse_arguments(verb: str, given: Iterable[str], known: Iterable[str]) -> N
     """
     name, taken = next(iter(given)), tuple(known)
     if name in {f.name for f in fields(PromptOptions)}:
-        how = f"write {verb}(text, options=PromptOptions({name}=...))"
+        how = f"write {verb}({first}, options=PromptOptions({name}=...))"
         if name in Settings.class_trait_names(config=True):
             how += f", or Kit({name}=...) for every turn"
         raise _NoArgument(f"{name!r} is no argument of {verb}, but an option: {how}")

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import difflib
 import inspect
 import json
 import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from hashlib import blake2b
 from types import ModuleType
 from typing import Any
@@ -21,7 +20,7 @@ from kit_jupyter.errors import KitError, UsageError
 from kit_jupyter.kit import Kit
 from kit_jupyter.media import as_part
 from kit_jupyter.messages import Part
-from kit_jupyter.settings import PromptOptions, TurnOptions
+from kit_jupyter.settings import PromptOptions, TurnOptions, refuse_arguments
 from kit_jupyter.structured import Format
 from kit_jupyter.tool import as_tool
 
@@ -151,10 +150,6 @@ def make_plan(
     return plan
 
 
-class _NoArgument(UsageError, TypeError):
-    """Both, as Python itself raises the latter for an argument that is none."""
-
-
 def check_names(verb: str, given: Iterable[str], besides: Sequence[str] = ()) -> None:
     """Refuse arguments that `make_plan` does not take.
 
@@ -172,15 +167,9 @@ def check_names(verb: str, given: Iterable[str], besides: Sequence[str] = ()) ->
         Also a `TypeError`: it names the nearest argument, or where an option of a prompt goes.
     """
     known = (*list(inspect.signature(make_plan).parameters)[3:], *besides)
-    for name in given:
-        if name in known:
-            continue
-        if name in {field.name for field in fields(PromptOptions)}:
-            how = f"write {verb}(rows, template, options=PromptOptions({name}=...))"
-            raise _NoArgument(f"{name!r} is no argument of {verb}, but an option of a prompt: {how}")
-        near = difflib.get_close_matches(name, known, n=1)
-        hint = f"did you mean {near[0]!r}?" if near else f"known: {', '.join(sorted(known))}"
-        raise _NoArgument(f"{name!r} is no argument of {verb}; {hint}")
+    wrong = [name for name in given if name not in known]
+    if wrong:
+        refuse_arguments(verb, wrong, sorted(known), first="rows, template")
 
 
 def _store_for(kit: Kit, options: PromptOptions, store: object, *, is_batch: bool) -> ResultStore:
