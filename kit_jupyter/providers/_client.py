@@ -3,8 +3,9 @@
 Theory of operation
 -------------------
 The library is named in one place, `http_library`: httpx2 where it is installed, else httpx, which has the same
-API. One TLS context serves the process, and one `SharedClients` each event loop and way; providers that reach
-their service the same way share its connections, the last to close ends it.
+API. Its own transport is taken where it was named, and for proxies and HTTP/2; all else goes over `_sockets`, at
+half the cost. One TLS context serves the process, and one `SharedClients` each event loop and way; providers that
+reach their service the same way share its connections, the last to close ends it.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from dataclasses import dataclass, field
 from types import ModuleType
 from typing import Any
 from urllib.parse import urlsplit
+from urllib.request import getproxies
 
 from kit_jupyter.errors import UsageError
 
@@ -36,6 +38,9 @@ __all__ = [
     "parsed_url",
     "tls_context",
 ]
+
+
+IDLE_SECONDS = 30.0  # a connection that nobody used for so long is not used again
 
 
 @functools.cache
@@ -78,6 +83,7 @@ class Network:
     http2 : bool or None
         None takes ``KIT_HTTP2``; see `_wire` for what it costs.
     library : {"httpx", "httpx2"} or None
+        Go through this one's own transport; None takes ``KIT_HTTP``, else our own where it will do.
     """
 
     proxy: str | None = field(default=None, repr=False)
@@ -87,8 +93,15 @@ class Network:
 
 
 @functools.lru_cache(maxsize=8)
-def tls_context(bundle: str | None) -> ssl.SSLContext:
+def tls_context(bundle: str | None, http2: bool = False) -> ssl.SSLContext:
     """The process's TLS context: the system's certificates, certifi's, and a company's own. 20 ms, once.
+
+    Parameters
+    ----------
+    bundle : str or None
+        File or folder of certificates to trust besides.
+    http2 : bool
+        For connections that offer HTTP/2: the library writes the offer into the context.
 
     Raises
     ------
@@ -171,22 +184,43 @@ def clients_for(network: Network, *, secure: bool, loopback: bool, transport: An
     shared = of_loop.get(key)
     if shared is None:
         httpx = http_library(network.library)
+        http2 = http2 and importlib.util.find_spec("h2") is not None
         # A plain http address needs no certificates, and reading them is 20 of the 30 ms that a client costs.
-        verify = tls_context(bundle) if secure or not direct else ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-        capacity = 10 if httpx.__name__ == "httpx" and transport is None else 512
-        make = functools.partial(
-            httpx.AsyncClient,
-            verify=verify,
-            http2=http2 and importlib.util.find_spec("h2") is not None,
-            proxy=network.proxy,
-            trust_env=not direct,
-            follow_redirects=False,
-            limits=httpx.Limits(max_connections=capacity, max_keepalive_connections=capacity, keepalive_expiry=30.0),
-            timeout=None,
-            transport=transport,
-        )
+        verify = tls_context(bundle, http2) if secure or not direct else ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+        capacity = 512
+        make: Callable[[], Any]
+        if transport is None and not http2 and not _is_chosen(network) and (direct or not _may_need_proxy(network)):
+            from kit_jupyter.providers._sockets import socket_transport  # it brings h11, which nobody needs sooner
+
+            make = functools.partial(socket_transport(httpx), verify)
+        else:
+            if transport is None and httpx.__name__ == "httpx":
+                capacity = 10
+            make = functools.partial(
+                httpx.AsyncClient,
+                verify=verify,
+                http2=http2,
+                proxy=network.proxy,
+                trust_env=not direct,
+                follow_redirects=False,
+                limits=httpx.Limits(
+                    max_connections=capacity, max_keepalive_connections=capacity, keepalive_expiry=IDLE_SECONDS
+                ),
+                timeout=None,
+                transport=transport,
+            )
         shared = of_loop[key] = SharedClients(make, capacity, functools.partial(of_loop.pop, key, None))
     return shared
+
+
+def _is_chosen(network: Network) -> bool:
+    """A library was named, for its own transport."""
+    return bool(network.library or os.environ.get("KIT_HTTP"))
+
+
+def _may_need_proxy(network: Network) -> bool:
+    """A proxy is set for some address; which, the library knows."""
+    return network.proxy is not None or bool(getproxies())
 
 
 @functools.lru_cache(maxsize=256)

@@ -42,11 +42,13 @@ def _no_keys(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
     replay.use_file(None)
 
 
-@pytest.fixture(params=["httpx", "httpx2"])
-def library(request: pytest.FixtureRequest) -> str:
-    """Both client libraries."""
-    pytest.importorskip(request.param)
-    return str(request.param)
+@pytest.fixture(params=["httpx", "httpx2", None], ids=["httpx", "httpx2", "sockets"])
+def library(request: pytest.FixtureRequest) -> str | None:
+    """Both client libraries with their own transports, and what is taken when none is named: ours."""
+    name: str | None = request.param
+    if name is not None:
+        pytest.importorskip(name)
+    return name
 
 
 def ask(text: str = "Hi", **more: Any) -> ModelRequest:

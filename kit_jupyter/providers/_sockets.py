@@ -1,0 +1,282 @@
+"""The straight way to a service: HTTP/1.1 over asyncio's own sockets, h11 reading and writing it.
+
+Theory of operation
+-------------------
+A transport of the HTTP library, for requests that need neither a proxy nor HTTP/2. The library's own serves any
+event loop, guards each step with a lock and traces it; that is half of what a request costs, and a step of an agent
+is little more than a request. Here the loop is asyncio's and nothing is shared between threads, so none of it is
+needed. The protocol is left to h11, which the library's own transport uses, too; names, TLS and the race between
+addresses are left to asyncio.
+
+A connection carries one exchange at a time. One that was read to its end waits among the idle ones, the last one to
+come is the first to go; any other is closed, which is how a service learns of a stop. A request is never sent twice:
+whether it may be is known one floor up (`_wire`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import ssl
+from collections import deque
+from collections.abc import AsyncIterator, Callable
+from types import ModuleType
+from typing import Any
+
+import h11
+
+from kit_jupyter.providers._client import IDLE_SECONDS
+
+__all__ = ["socket_transport"]
+
+PIECE_BYTES = 64 * 1024
+FULL_BYTES = 256 * 1024  # come in and not read: the service has to wait
+HEADER_BYTES = 100 * 1024  # of an answer; as much as httpcore allows
+RACE_SECONDS = 0.25  # how long an address may take before the next one is tried beside it, as RFC 8305 has it
+
+
+class _Connection(asyncio.Protocol):
+    """A socket, the state of its protocol, and where it leads."""
+
+    def __init__(self, origin: tuple[str, str, int]) -> None:
+        self.origin = origin
+        self.state = h11.Connection(h11.CLIENT, max_incomplete_event_size=HEADER_BYTES)
+        self.idle_since = 0.0
+        self._loop = asyncio.get_running_loop()
+        self._socket: asyncio.Transport
+        self._pieces: list[bytes] = []  # come in and not read yet
+        self._size = 0
+        self._has_ended = False
+        self._error: Exception | None = None
+        self._change: asyncio.Future[None] | None = None  # who waits for something to come in, or to be written
+        self._may_write = True
+
+    # ---- what the socket tells
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._socket = transport  # type: ignore[assignment]
+
+    def data_received(self, data: bytes) -> None:
+        self._pieces.append(data)
+        self._size += len(data)
+        if self._size > FULL_BYTES:
+            self._socket.pause_reading()
+        self._wake()
+
+    def eof_received(self) -> None:
+        self._has_ended = True
+        self._wake()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._has_ended, self._error = True, exc
+        self._wake()
+
+    def pause_writing(self) -> None:
+        self._may_write = False
+
+    def resume_writing(self) -> None:
+        self._may_write = True
+        self._wake()
+
+    def _wake(self) -> None:
+        if self._change is not None and not self._change.done():
+            self._change.set_result(None)
+
+    # ---- what an exchange asks of it
+
+    @property
+    def is_usable(self) -> bool:
+        """The service has neither closed it nor said anything unasked."""
+        return not (self._has_ended or self._pieces)
+
+    async def ask(self, request: Any) -> None:
+        """Send head and body. A service that hangs up before it has read all may have answered all the same."""
+        head = h11.Request(method=request.method, target=request.url.raw_path, headers=request.headers.raw)
+        data = self.state.send(head) or b""
+        async for piece in request.stream:
+            data += self.state.send(h11.Data(data=piece)) or b""
+            if len(data) >= PIECE_BYTES:
+                await self._write(data)
+                data = b""
+        await self._write(data + (self.state.send(h11.EndOfMessage()) or b""))
+
+    async def _write(self, data: bytes) -> None:
+        if not self._has_ended:
+            self._socket.write(data)
+        while not (self._may_write or self._has_ended):
+            await self._changed()
+
+    async def event(self) -> Any:
+        """The next event of the answer."""
+        while (event := self.state.next_event()) is h11.NEED_DATA:
+            data = await self._read()
+            if not data and self.state.their_state is h11.SEND_RESPONSE:
+                raise h11.RemoteProtocolError("the server closed the connection without an answer")
+            self.state.receive_data(data)
+        return event
+
+    async def _read(self) -> bytes:
+        """What has come in, waiting for some; nothing at the end."""
+        while not (self._pieces or self._has_ended):
+            await self._changed()
+        if self._pieces:
+            pieces, self._pieces = self._pieces, []
+            if self._size > FULL_BYTES:
+                self._socket.resume_reading()
+            self._size = 0
+            return pieces[0] if len(pieces) == 1 else b"".join(pieces)
+        if self._error is not None:
+            raise self._error
+        return b""
+
+    async def _changed(self) -> None:
+        self._change = self._loop.create_future()
+        try:
+            await self._change
+        finally:
+            self._change = None
+
+    def close(self) -> None:
+        """At once: what is under way is given up."""
+        self._socket.abort()
+
+
+@functools.cache
+def socket_transport(library: ModuleType) -> Callable[[ssl.SSLContext | None], Any]:
+    """The transport as a class of `library`, which is httpx or httpx2.
+
+    Its parameter is the TLS context.
+    """
+
+    user_agent = f"python-{library.__name__}/{library.__version__}"
+
+    class Body(library.AsyncByteStream):  # type: ignore[misc, name-defined]
+        """What is left to read of an answer; its closing gives the connection back, or closes it."""
+
+        _connection: _Connection | None
+
+        def __init__(self, transport: SocketTransport, connection: _Connection) -> None:
+            self._transport, self._connection = transport, connection
+
+        async def __aiter__(self) -> AsyncIterator[bytes]:
+            connection = self._connection
+            assert connection is not None
+            try:
+                while type(event := await connection.event()) is h11.Data:
+                    yield bytes(event.data)
+            except h11.RemoteProtocolError as exc:
+                raise library.RemoteProtocolError(str(exc)) from exc
+            except OSError as exc:
+                raise library.ReadError(str(exc)) from exc
+
+        async def aclose(self) -> None:
+            connection, self._connection = self._connection, None
+            if connection is not None:
+                self._transport.give_back(connection)
+
+    class SocketTransport(library.AsyncBaseTransport):  # type: ignore[misc, name-defined]
+        """Connections to services, on the loop that first uses it.
+
+        It also stands where a client of the library would: a call needs no cookies, redirects or authentication of
+        a client's, and they cost as much as all that is here.
+        """
+
+        def __init__(self, context: ssl.SSLContext | None) -> None:
+            self.is_closed = False
+            self._context = context
+            self._idle: dict[tuple[str, str, int], deque[_Connection]] = {}
+
+        def build_request(
+            self, method: str, url: Any, *, headers: Any, content: Any, timeout: Any, extensions: dict[str, Any]
+        ) -> Any:
+            known = {"accept": "*/*", "user-agent": user_agent, **headers}
+            extensions = {"timeout": timeout.as_dict(), **extensions}
+            return library.Request(method, url, headers=known, content=content, extensions=extensions)
+
+        async def send(self, request: Any, *, stream: bool = True) -> Any:
+            """The response, its body unread; `stream` says so where clients can do otherwise."""
+            response = await self.handle_async_request(request)
+            response.request = request
+            return response
+
+        async def handle_async_request(self, request: Any) -> Any:
+            connection = self._take(_origin(request.url)) or await self._connect(request)
+            try:
+                await connection.ask(request)
+                while type(event := await connection.event()) is h11.InformationalResponse:
+                    pass
+            except BaseException as exc:
+                connection.close()
+                if isinstance(exc, h11.LocalProtocolError):
+                    raise library.LocalProtocolError(str(exc)) from exc
+                if isinstance(exc, h11.RemoteProtocolError):
+                    raise library.RemoteProtocolError(str(exc)) from exc
+                if isinstance(exc, OSError):
+                    raise library.ReadError(str(exc)) from exc
+                raise
+            return library.Response(
+                event.status_code,
+                headers=event.headers.raw_items(),
+                stream=Body(self, connection),
+                extensions={"http_version": b"HTTP/" + event.http_version, "reason_phrase": event.reason},
+            )
+
+        def _take(self, origin: tuple[str, str, int]) -> _Connection | None:
+            """The idle connection that was used last, if it still stands; those that do not are closed."""
+            idle = self._idle.get(origin)
+            oldest = asyncio.get_running_loop().time() - IDLE_SECONDS
+            while idle:
+                connection = idle.pop()
+                if connection.idle_since >= oldest and connection.is_usable:
+                    return connection
+                connection.close()
+            return None
+
+        async def _connect(self, request: Any) -> _Connection:
+            origin = _origin(request.url)
+            context = self._context if origin[0] == "https" else None
+            try:
+                async with asyncio.timeout(request.extensions.get("timeout", {}).get("connect")):
+                    return await _connected(origin, context)
+            except TimeoutError as exc:
+                raise library.ConnectTimeout(str(exc)) from exc
+            except (OSError, UnicodeError) as exc:
+                raise library.ConnectError(str(exc)) from exc
+
+        def give_back(self, connection: _Connection) -> None:
+            """Keep it for the next request if this one's answer was read to its end, else close it."""
+            state = connection.state
+            if self.is_closed or state.our_state is not h11.DONE or state.their_state is not h11.DONE:
+                connection.close()
+                return
+            state.start_next_cycle()
+            now = connection.idle_since = asyncio.get_running_loop().time()
+            idle = self._idle.setdefault(connection.origin, deque())
+            idle.append(connection)
+            while idle[0].idle_since < now - IDLE_SECONDS:
+                idle.popleft().close()
+
+        async def aclose(self) -> None:
+            self.is_closed = True
+            idle, self._idle = self._idle, {}
+            for connections in idle.values():
+                for connection in connections:
+                    connection.close()
+
+    return SocketTransport
+
+
+async def _connected(origin: tuple[str, str, int], context: ssl.SSLContext | None) -> _Connection:
+    """A connection to the address of the service that answers first."""
+    loop, (_, host, port) = asyncio.get_running_loop(), origin
+    try:
+        _, connection = await loop.create_connection(
+            lambda: _Connection(origin), host, port, ssl=context, happy_eyeballs_delay=RACE_SECONDS
+        )
+    except IndexError:  # the race loses an error that is no OSError (Python before 3.13.6): without it, it is told
+        _, connection = await loop.create_connection(lambda: _Connection(origin), host, port, ssl=context)
+    return connection
+
+
+def _origin(url: Any) -> tuple[str, str, int]:
+    return url.scheme, url.raw_host.decode("ascii"), url.port or (443 if url.scheme == "https" else 80)

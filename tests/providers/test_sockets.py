@@ -1,0 +1,330 @@
+"""The straight way to a service: connections used again or not, bodies that flow, answers that are odd."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Any
+
+import pytest
+
+from kit_jupyter.providers import _sockets
+from kit_jupyter.providers._client import IDLE_SECONDS, Network, clients_for, connect_timeout, http_library
+from kit_jupyter.providers._sockets import FULL_BYTES, socket_transport
+
+OK = b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok"
+Serve = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
+
+
+@pytest.fixture(params=["httpx", "httpx2"])
+def httpx(request: pytest.FixtureRequest) -> Any:
+    """Both libraries whose transport it can be."""
+    pytest.importorskip(request.param)
+    return http_library(request.param)
+
+
+class Served:
+    """A server that `serve`s each connection, counting them; its transport, closed at the end."""
+
+    def __init__(self, httpx: Any, serve: Serve) -> None:
+        self.httpx, self.transport = httpx, socket_transport(httpx)(None)
+        self._serve = serve
+        self.connections = 0
+        self.over = asyncio.Event()
+
+    async def __aenter__(self) -> Served:
+        async def counted(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            self.connections += 1
+            try:
+                await self._serve(reader, writer)
+            except (ConnectionError, asyncio.IncompleteReadError):
+                pass
+            finally:
+                self.over.set()
+                writer.close()
+
+        self._server = await asyncio.start_server(counted, "127.0.0.1", 0)
+        self.url = f"http://127.0.0.1:{self._server.sockets[0].getsockname()[1]}/v1"
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.transport.aclose()
+        self._server.close()
+
+    async def ask(self, content: Any = b"{}", **headers: str) -> Any:
+        """The response, its body not read."""
+        library = self.httpx.__name__
+        request = self.transport.build_request(
+            "POST",
+            self.httpx.URL(self.url),
+            headers=headers,
+            content=content,
+            timeout=connect_timeout(library, 5),
+            extensions={},
+        )
+        return await self.transport.send(request, stream=True)
+
+    async def read(self, **more: Any) -> bytes:
+        """The whole body."""
+        response = await self.ask(**more)
+        return b"".join([piece async for piece in response.aiter_bytes()])
+
+
+async def head_of(reader: asyncio.StreamReader) -> bytes:
+    """A request's head, its body of two bytes read, too."""
+    head = await reader.readuntil(b"\r\n\r\n")
+    if b"content-length: 2\r\n" in head.lower():
+        await reader.readexactly(2)
+    return head
+
+
+async def test_a_connection_is_used_again_and_closed_with_the_transport(httpx: Any) -> None:
+    """One connection for calls that follow each other; closing the transport ends it."""
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        while True:
+            await head_of(reader)
+            writer.write(OK)
+
+    async with Served(httpx, serve) as it:
+        assert [await it.read() for _ in range(3)] == [b"ok"] * 3
+        assert it.connections == 1
+        await it.transport.aclose()
+        await asyncio.wait_for(it.over.wait(), 5)
+
+    assert it.transport.is_closed
+
+
+@pytest.mark.parametrize("farewell", [b"", b"HTTP/1.1 408 Request Timeout\r\ncontent-length: 0\r\n\r\n"])
+async def test_a_connection_that_the_service_ended_is_not_used_again(httpx: Any, farewell: bytes) -> None:
+    """Closed, or with something said unasked, which would be taken for the next answer."""
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await head_of(reader)
+        writer.write(OK)
+        if it.connections == 1:
+            await asyncio.sleep(0.05)  # after the answer was read
+            writer.write(farewell)
+        else:
+            await head_of(reader)
+
+    async with Served(httpx, serve) as it:
+        first = await it.read()
+        await asyncio.wait_for(it.over.wait(), 5)
+        await asyncio.sleep(0.05)  # for its end to arrive here
+        second = await it.read()
+
+    assert (first, second, it.connections) == (b"ok", b"ok", 2)
+
+
+async def test_a_connection_that_waited_for_long_is_not_used_again(httpx: Any) -> None:
+    """Services close idle connections in the moment when one is used; an old one is not tried."""
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        while True:
+            await head_of(reader)
+            writer.write(OK)
+
+    async with Served(httpx, serve) as it:
+        await it.read()
+        ((kept,),) = it.transport._idle.values()
+        kept.idle_since -= IDLE_SECONDS + 1
+        await it.read()
+
+    assert it.connections == 2
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        b"HTTP/1.1 200 OK\r\nconnection: close\r\ncontent-length: 2\r\n\r\nok",
+        b"HTTP/1.0 200 OK\r\n\r\nok",
+        b"HTTP/1.1 103 Early Hints\r\nlink: </x>\r\n\r\nHTTP/1.1 200 OK\r\nconnection: close\r\n\r\nok",
+        b"HTTP/1.1 200 OK\r\nconnection: close\r\ntransfer-encoding: chunked\r\n\r\n1\r\no\r\n1\r\nk\r\n0\r\n\r\n",
+    ],
+    ids=["closing", "1.0", "early hints", "chunked"],
+)
+async def test_each_way_to_end_an_answer_is_read(httpx: Any, answer: bytes) -> None:
+    """By length, by closing, in chunks, after an interim answer; and no connection is used that was to be closed."""
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await head_of(reader)
+        writer.write(answer)
+
+    async with Served(httpx, serve) as it:
+        assert [await it.read(), await it.read()] == [b"ok", b"ok"]
+
+    assert it.connections == 2
+
+
+async def test_an_answer_that_comes_before_the_body_is_sent_is_read(httpx: Any) -> None:
+    """A gateway refuses a large body at once and hangs up: its reason counts, not the broken line."""
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(b"HTTP/1.1 413 Too Large\r\ncontent-length: 3\r\nconnection: close\r\n\r\nbig")
+        await writer.drain()
+        for _ in range(200):  # it takes a part only, then hangs up
+            await reader.read(1 << 16)
+            if reader.at_eof():
+                break
+            await asyncio.sleep(0)
+
+    async with Served(httpx, serve) as it:
+        response = await it.ask(content=b"x" * 30_000_000)
+        body = b"".join([piece async for piece in response.aiter_bytes()])
+
+    assert (response.status_code, body) == (413, b"big")
+
+
+async def test_a_body_is_sent_piece_by_piece(httpx: Any) -> None:
+    """An upload that is made while it is sent, larger than any buffer on the way."""
+    got = bytearray()
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        while size := int(await reader.readline(), 16):
+            got.extend(await reader.readexactly(size))
+            await reader.readline()
+        writer.write(OK)
+
+    async def pieces() -> AsyncIterator[bytes]:
+        for number in range(40):
+            yield bytes([number]) * 50_000
+
+    async with Served(httpx, serve) as it:
+        assert await it.read(content=pieces()) == b"ok"
+
+    assert len(got) == 2_000_000
+    assert got[-1] == 39
+
+
+async def test_a_service_that_writes_faster_than_we_read_has_to_wait(httpx: Any) -> None:
+    """What has come in and was not read stays small, and nothing of it is lost."""
+    sent = 0
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        nonlocal sent
+        await head_of(reader)
+        writer.write(b"HTTP/1.1 200 OK\r\ncontent-length: 40000000\r\n\r\n")
+        for _ in range(400):
+            writer.write(b"x" * 100_000)
+            await writer.drain()
+            sent += 100_000
+
+    async with Served(httpx, serve) as it:
+        response = await it.ask()
+        await asyncio.sleep(0.3)
+        connection = response.stream._connection
+        held, sent_by_then = connection._size, sent
+        size = 0
+        async for piece in response.aiter_bytes():
+            size += len(piece)
+
+    assert held < FULL_BYTES + 300_000
+    assert sent_by_then < 40_000_000
+    assert size == 40_000_000
+
+
+async def test_closing_in_the_middle_of_an_answer_hangs_up(httpx: Any) -> None:
+    """How a service learns of a stop; the connection is not used for the next call."""
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await head_of(reader)
+        writer.write(b"HTTP/1.1 200 OK\r\ncontent-length: 1000\r\n\r\nbegun")
+        assert await reader.read(1) == b""  # a reset raises, which ends it as well
+
+    async with Served(httpx, serve) as it:
+        response = await it.ask()
+        async for _piece in response.aiter_bytes():
+            break
+        await response.aclose()
+        await asyncio.wait_for(it.over.wait(), 2)
+
+        assert not it.transport._idle
+
+
+@pytest.mark.parametrize(
+    ("answer", "kind"),
+    [
+        (b"", "RemoteProtocolError"),
+        (b"SSH-2.0-OpenSSH_9.2\r\n", "RemoteProtocolError"),
+        (b"HTTP/1.1 200 OK\r\n" + b"x-long: " + b"y" * 200_000 + b"\r\n\r\n", "RemoteProtocolError"),
+        (b"HTTP/1.1 200 OK\r\ncontent-length: 5\r\n\r\nok", "RemoteProtocolError"),
+    ],
+    ids=["nothing", "no http", "endless head", "cut"],
+)
+async def test_what_is_no_answer_is_an_error_of_the_library(httpx: Any, answer: bytes, kind: str) -> None:
+    """One of its own kinds, as its own transport raises them."""
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await head_of(reader)
+        writer.write(answer)
+        await writer.drain()
+
+    async with Served(httpx, serve) as it:
+        with pytest.raises(getattr(httpx, kind)):
+            await it.read()
+
+
+async def test_connecting_has_its_time(httpx: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An address that does not answer is given up after ``connect_seconds``."""
+
+    async def never(*_: object) -> Any:
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr(_sockets, "_connected", never)
+    transport = socket_transport(httpx)(None)
+    timeout = connect_timeout(httpx.__name__, 0.05)
+    request = transport.build_request(
+        "POST", httpx.URL("http://127.0.0.1:9/"), headers={}, content=b"", timeout=timeout, extensions={}
+    )
+
+    with pytest.raises(httpx.ConnectTimeout):
+        await transport.send(request)
+
+
+async def test_no_cookie_comes_back(httpx: Any) -> None:
+    """What a service sets is not kept: calls do not know of each other."""
+    heads: list[bytes] = []
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        while True:
+            heads.append(await head_of(reader))
+            writer.write(OK.replace(b"\r\n\r\n", b"\r\nset-cookie: a=b\r\n\r\n"))
+
+    async with Served(httpx, serve) as it:
+        await it.read()
+        await it.read()
+
+    assert b"cookie" not in heads[1].lower()
+    assert b"user-agent: python-httpx" in heads[1].lower()
+
+
+@pytest.mark.parametrize(
+    ("environment", "more", "is_straight"),
+    [
+        ({}, {}, True),
+        ({"HTTPS_PROXY": "http://127.0.0.1:1"}, {}, False),
+        ({"KIT_HTTP": "httpx"}, {}, False),
+        ({}, {"library": "httpx"}, False),
+        ({}, {"proxy": "http://127.0.0.1:1"}, False),
+        ({"KIT_HTTP2": "1"}, {}, False),
+    ],
+    ids=["plain", "proxy set", "library set", "library asked for", "proxy asked for", "http2"],
+)
+async def test_the_straight_way_is_taken_where_nothing_else_is_asked_for(
+    environment: dict[str, str], more: dict[str, Any], is_straight: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A proxy, HTTP/2 or a library that was named: then its own transport is used."""
+    if "KIT_HTTP2" in environment:
+        pytest.importorskip("h2")
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+
+    shared = clients_for(Network(**more), secure=True, loopback=False, transport=None)
+    _, client = shared.take()
+    shared.holders = 1
+    await shared.let_go()
+
+    assert (type(client).__name__ == "SocketTransport") is is_straight
