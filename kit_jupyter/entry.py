@@ -122,6 +122,11 @@ class Entry:
 
     def to_line(self) -> bytes:
         """The line as it is stored, with its line end; half a surrogate pair, which no file can hold, is replaced."""
+        message = self._message
+        if message is not None and not self.body:  # by far the most entries
+            line = _by_hand().entry_line(self.type, self.id, self.parent, self.time, message)
+            if line is not None:
+                return cast(bytes, line)
         try:
             return self._to_line()
         except (UnicodeEncodeError, ValueError):  # pydantic's own error is a ValueError
@@ -133,11 +138,6 @@ class Entry:
             return to_json(_without_halves(line)) + b"\n"
 
     def _to_line(self) -> bytes:
-        message, by_hand = self._message, _by_hand()
-        if message is not None and not self.body:  # by far the most entries
-            line = by_hand.entry_line(self.type, self.id, self.parent, self.time, message)
-            if line is not None:
-                return cast(bytes, line)
         from pydantic_core import to_json
 
         head = {"type": self.type, "id": self.id, "parent": self.parent, "time": self.time}

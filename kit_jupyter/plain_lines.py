@@ -38,70 +38,61 @@ from kit_jupyter.messages import (
     User,
 )
 
-__all__ = ["entry_line", "is_plain", "plain_json", "plain_line", "plain_message"]
-
-
-def is_plain(text: str) -> bool:
-    """True when JSON writes it as it is."""
-    return len(to_json(text)) == len(text) + 2  # an escape, or a letter outside ASCII, would be longer
+__all__ = ["entry_line", "plain_json", "plain_line", "plain_message"]
 
 
 # ---------------------------------------------------------------- writing
 
 
 def plain_json(message: Message) -> bytes | None:
-    """JSON of a plain `User`, `System` or `ToolResult`; None for any other.
-
-    Raises
-    ------
-    ValueError
-        If a text has half a surrogate pair.
-    """
-    if not is_plain(f"{message.id}{message.time.created}{message.turn_id}"):
+    """JSON of a plain `User`, `System` or `ToolResult`; None for any other, and for one with half a surrogate pair."""
+    value = _plain_value(message)
+    try:
+        return _dumped(value)[:-1] if value is not None else None
+    except (TypeError, ValueError):  # the schema names what is wrong, or replaces it
         return None
-    return _plain_json("", "", message)
 
 
 def entry_line(kind: str, entry_id: str, parent: str | None, time: str, message: Message) -> bytes | None:
-    """The line of an entry that holds a plain message of the same id and time; None for any other."""
-    if (
-        message.id != entry_id
-        or message.time.created != time
-        or not is_plain(f"{kind}{entry_id}{parent}{time}{message.turn_id}")
-    ):
+    """The line of an entry that holds a plain message; None for any other."""
+    value = _plain_value(message)
+    if value is None:
         return None
-    link = f'"{parent}"' if parent is not None else "null"
-    head = f'{{"type":"{kind}","id":"{entry_id}","parent":{link},"time":"{time}","message":'
-    return _plain_json(head, "}\n", message)
+    try:
+        return _dumped({"type": kind, "id": entry_id, "parent": parent, "time": time, "message": value})
+    except (TypeError, ValueError):
+        return None
 
 
-def _plain_json(head: str, tail: str, message: Message) -> bytes | None:
-    call = error = ""
-    match message:
-        case User():
-            if message.request is not None or message.source is not None:
-                return None
-        case ToolResult():
-            call, error = f'"call_id":"{message.call_id}","name":"{message.name}",', '"is_error":false,'
-            if (
-                message.details is not None
-                or message.is_error is not False
-                or not is_plain(message.call_id + message.name)
-            ):
-                return None
-        case System():
-            if message.source is not None:
-                return None
-        case _:
-            return None
-    texts = []
+def _plain_value(message: Any) -> dict[str, Any] | None:
+    """What the schema would make of a plain message, its keys in the order of the fields."""
+    cls = type(message)
+    if cls is User:
+        is_plain = message.request is None and message.source is None
+    elif cls is ToolResult:
+        is_plain = message.details is None
+    else:
+        is_plain = cls is System and message.source is None
+    if not is_plain:
+        return None
+    parts = []
     for part in message.parts:
         if type(part) is not TextPart or part.citations or part.native is not None or type(part.text) is not str:
             return None
-        texts.append(b'{"text":%b,"citations":[],"type":"text"}' % to_json(part.text))
-    head = f'{head}{{"id":"{message.id}","time":{{"created":"{message.time.created}"}},{call}"parts":['
-    tail = f'],{error}"turn_id":"{message.turn_id}","role":"{message.role}"}}{tail}'
-    return b"%b%b%b" % (head.encode(), texts[0] if len(texts) == 1 else b",".join(texts), tail.encode())
+        parts.append({"text": part.text, "citations": (), "type": "text"})
+    time = {"created": message.time.created}
+    if cls is not ToolResult:
+        return {"id": message.id, "time": time, "parts": parts, "turn_id": message.turn_id, "role": message.role}
+    return {
+        "id": message.id,
+        "time": time,
+        "call_id": message.call_id,
+        "name": message.name,
+        "parts": parts,
+        "is_error": message.is_error,
+        "turn_id": message.turn_id,
+        "role": message.role,
+    }
 
 
 # ---------------------------------------------------------------- reading
@@ -274,12 +265,14 @@ def _result(value: dict[str, Any]) -> ResultFacts:
     return ResultFacts(error=error, **facts)
 
 
-def _reader() -> Callable[[bytes], Any]:
+def _fastest() -> tuple[Callable[[bytes], Any], Callable[[Any], bytes]]:
+    """What reads and writes a line: orjson where it is installed, else pydantic, which takes half as long again."""
     try:
         orjson: Any = importlib.import_module("orjson")
-    except ImportError:  # there in any case, and takes half as long again
-        return lambda line: from_json(line, cache_strings="keys")
-    return orjson.loads  # type: ignore[no-any-return]
+    except ImportError:
+        return lambda line: from_json(line, cache_strings="keys"), lambda value: to_json(value) + b"\n"
+    dumps, line_end = orjson.dumps, orjson.OPT_APPEND_NEWLINE
+    return orjson.loads, lambda value: dumps(value, None, line_end)
 
 
-_loads = _reader()
+_loads, _dumped = _fastest()

@@ -40,7 +40,6 @@ from kit_jupyter.entry import (
 from kit_jupyter.errors import SessionError
 from kit_jupyter.messages import Assistant, CellRef, Message, ToolResult, User, new_id, now, text_of
 from kit_jupyter.places import data_dir, project_root, sessions_dir, storable, working_dir
-from kit_jupyter.prompt import PromptMessage
 from kit_jupyter.session_file import VERSION, SessionFile
 
 __all__ = [
@@ -435,19 +434,20 @@ class Session:
     def _write(self, *entries: Entry) -> None:
         with self._lock:
             if self._file is not None:
-                lines = entries[0].to_line() if len(entries) == 1 else b"".join([entry.to_line() for entry in entries])
-                if self._unwritten_header:
-                    from pydantic_core import to_json
-
-                    self._file.create(to_json(self.header) + b"\n" + lines)
-                    self._unwritten_header = False
-                else:
-                    brought_back = self._file.append(lines)
-                    if brought_back:
-                        self.warnings.append(f"{self._file.path} had been removed; it was written again, whole")
+                self._write_lines(b"".join([entry.to_line() for entry in entries]))
             kept = self._entries if self._is_whole else self._fresh
             for entry in entries:
                 kept[entry.id] = entry
+
+    def _write_lines(self, lines: bytes) -> None:
+        assert self._file is not None
+        if self._unwritten_header:
+            from pydantic_core import to_json
+
+            self._file.create(to_json(self.header) + b"\n" + lines)
+            self._unwritten_header = False
+        elif self._file.append(lines):
+            self.warnings.append(f"{self._file.path} had been removed; it was written again, whole")
 
     def append(self, message: Message) -> Entry:
         """Store a message at the leaf.
@@ -459,11 +459,13 @@ class Session:
         TypeError
             For a `PromptMessage`, which is never stored.
         """
-        if isinstance(message, PromptMessage) or not isinstance(message, MESSAGE_TYPES):
+        if not isinstance(message, MESSAGE_TYPES):
             raise TypeError(f"a session stores User, System, Assistant and ToolResult, not {type(message).__name__}")
         with self._lock:
             entry = Entry("message", message.id, self._leaf, message.time.created, {}, message)
-            self._write(entry)
+            if self._file is not None:
+                self._write_lines(entry.to_line())
+            (self._entries if self._is_whole else self._fresh)[entry.id] = entry
             self._leaf = entry.id
             if self._cells is not None:
                 self._note_cell(self._cells, entry)

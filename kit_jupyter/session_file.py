@@ -247,16 +247,24 @@ class SessionFile:
             If another process holds the file, another file lies in its place, or the disk refuses.
         """
         self.acquire()
-        if self._fd is None:
+        fd = self._fd
+        if fd is None:
             raise SessionError(f"{self.path} is gone; was it removed? kit.fork() goes on in a new file", path=self.path)
-        brought_back = self._bring_back() if self._is_gone() else False
+        brought_back = False
+        # A look at the name costs as much as the write. What is written in between is held by the descriptor,
+        # and brought back at the next look; bytes that were cut off are seen at once.
+        if time.monotonic() - self._looked_at > LOOK_SECONDS or os.lseek(fd, 0, os.SEEK_END) != self._size:
+            if self._is_gone():
+                brought_back = self._bring_back()
+            fd = self._fd or fd
         if self._torn:  # end the torn line, so that it cannot swallow the next one
             lines = b"\n" + lines
         try:
-            _write_whole(self._fd, lines)
+            if (written := os.write(fd, lines)) < len(lines):
+                _write_whole(fd, lines[written:])
         except OSError as exc:
             try:
-                os.ftruncate(self._fd, self._size)  # bytes that were never acknowledged
+                os.ftruncate(fd, self._size)  # bytes that were never acknowledged
             except OSError:
                 self._torn = True
             raise self._cannot_write(exc) from exc
@@ -266,12 +274,7 @@ class SessionFile:
 
     def _is_gone(self) -> bool:
         assert self._fd is not None
-        moment = time.monotonic()
-        # A look at the name costs as much as the write. What is written in between is held by the descriptor,
-        # and brought back at the next look; bytes that were cut off are seen at once.
-        if moment - self._looked_at < LOOK_SECONDS and os.lseek(self._fd, 0, os.SEEK_END) == self._size:
-            return False
-        self._looked_at = moment
+        self._looked_at = time.monotonic()
         try:
             found = os.stat(self.path)
         except (FileNotFoundError, NotADirectoryError):
