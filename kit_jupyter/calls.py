@@ -19,6 +19,7 @@ import difflib
 import inspect
 import json
 import math
+import operator
 import threading
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -424,8 +425,8 @@ def parse_arguments(text: str) -> dict[str, Any] | None:
 
 def _bounded(outcome: ToolOutcome) -> ToolOutcome:
     """The outcome without what no model could take: a text loses its middle, a huge file its content."""
-    parts = tuple(_bounded_part(part) for part in outcome.parts)
-    if all(new is old for new, old in zip(parts, outcome.parts, strict=True)):
+    parts = tuple([_bounded_part(part) for part in outcome.parts])
+    if all(map(operator.is_, parts, outcome.parts)):
         return outcome
     return ToolOutcome(
         parts=parts, is_error=outcome.is_error, halt=outcome.halt, value=outcome.value, details=outcome.details

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import base64
 import json
+import operator
 import os
 import re
 import threading
@@ -334,8 +335,8 @@ def shortened(text: str, limit: int, *, end: bool = False) -> str:
 
 def mask_parts(parts: tuple[Part, ...]) -> tuple[Part, ...]:
     """Parts with their text masked; the very same tuple when there was nothing to mask."""
-    out = tuple(_masked(part) for part in parts)
-    return parts if all(new is old for new, old in zip(out, parts, strict=True)) else out
+    out = tuple([_masked(part) for part in parts])
+    return parts if all(map(operator.is_, out, parts)) else out
 
 
 def _masked(part: Part) -> Part:

@@ -353,7 +353,7 @@ Parts = tuple[Annotated[Part, _ByType()], ...]
 
 def text_of(parts: tuple[Part, ...] | list[Part]) -> str:
     """All text parts joined with nothing between them (citations split text mid-sentence)."""
-    return "".join(part.text for part in parts if isinstance(part, TextPart))
+    return "".join([part.text for part in parts if isinstance(part, TextPart)])
 
 
 # ---------------------------------------------------------------- stored messages
@@ -487,7 +487,7 @@ class Assistant(_Stored):
     @property
     def tool_calls(self) -> tuple[ToolCallPart, ...]:
         """The calls asked for, in order."""
-        return tuple(part for part in self.parts if isinstance(part, ToolCallPart))
+        return tuple([part for part in self.parts if isinstance(part, ToolCallPart)])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -643,6 +643,9 @@ class _Growing:
         return self.whole
 
 
+_NOTHING: tuple[Part, ...] = (TextPart(""), ThinkingPart(""))
+
+
 class MessageBuilder:
     """Joins deltas into parts; cost per delta does not grow with the answer.
 
@@ -713,8 +716,10 @@ class MessageBuilder:
     @property
     def parts(self) -> tuple[Part, ...]:
         """The parts so far, in order; empty text without any wire state is left out."""
-        built = (self._parts[index].build() for index in sorted(self._parts))
-        return tuple(part for part in built if part is not None and part != TextPart("") and part != ThinkingPart(""))
+        built = [self._parts[index].build() for index in sorted(self._parts)]
+        return tuple(
+            [part for part in built if part is not None and (getattr(part, "text", True) or part not in _NOTHING)]
+        )
 
     @property
     def text(self) -> str:

@@ -12,7 +12,7 @@ import json
 import types
 import warnings
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Annotated, Any, Union, get_args, get_origin
 
 from kit_jupyter.errors import BadArguments, UsageError
@@ -47,6 +47,12 @@ class Signature:
     model: type[BaseModel]
     fields: Mapping[str, str]
     signature: inspect.Signature
+    takes_names: bool = field(init=False)  # each argument can be given by its name
+
+    def __post_init__(self) -> None:
+        by_name = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
+        all_of_them = all(parameter.kind in by_name for parameter in self.signature.parameters.values())
+        object.__setattr__(self, "takes_names", all_of_them)
 
     def validate(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
         """Converted arguments by parameter name; those not given are left to the function's defaults.
@@ -99,6 +105,9 @@ class Signature:
         left = dict(arguments)
         if self.context_parameter is not None:
             left[self.context_parameter] = context
+        if self.takes_names:
+            known = self.signature.parameters
+            return [], {name: value for name, value in left.items() if name in known}
         positional: list[Any] = []
         named: dict[str, Any] = {}
         kinds = inspect.Parameter
@@ -294,8 +303,8 @@ def _guess(default: Any, said: str) -> Any:
 def _culprit(definitions: Mapping[str, Any], fields: Mapping[str, str]) -> str:
     from pydantic import TypeAdapter
 
-    for name, field in fields.items():
-        hint = definitions[field][0]
+    for name, inner in fields.items():
+        hint = definitions[inner][0]
         try:
             TypeAdapter(hint).json_schema()
         except Exception:

@@ -58,6 +58,8 @@ def parts_of(value: Any, *, limit: int = MAX_TEXT) -> tuple[Part, ...]:
         return (value,)
     if isinstance(value, str):
         return (TextPart(clip(value, limit)),)
+    if type(value) in _PLAIN:  # what most functions give, seen at once to be neither a picture nor a table
+        return (TextPart(clip(_text(value, limit), limit)),)
     own = _own_words(value)
     if own is not None:
         return parts_of(own, limit=limit)
@@ -84,7 +86,7 @@ def _text(value: Any, limit: int) -> str:
         return "(no result)"
     if isinstance(value, bytes | bytearray):
         return f"{len(value):,} bytes, not shown: {bytes(value[:40])!r}"
-    table = _table(value)
+    table = _table(value) if type(value) not in _PLAIN else None
     if table is not None:
         return table
     if dataclasses.is_dataclass(value) or hasattr(type(value), "model_dump") or _is_plain(value):
@@ -96,6 +98,9 @@ def _text(value: Any, limit: int) -> str:
         except Exception:
             pass
     return safe_repr(value)
+
+
+_PLAIN = frozenset((type(None), bool, int, float, dict, list, tuple, set, frozenset))
 
 
 def _is_plain(value: Any) -> bool:
