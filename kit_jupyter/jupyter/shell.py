@@ -38,6 +38,7 @@ __all__ = [
     "ShellHooks",
     "bind_parent",
     "current_parent",
+    "forget_parent",
     "interrupt_user_code",
     "is_kernel",
     "keep_frontend_routing",
@@ -123,6 +124,13 @@ def bind_parent(ip: Any, parent: Parent) -> None:
     variable = getattr(getattr(ip, "kernel", None), "_shell_parent", None)
     if isinstance(variable, contextvars.ContextVar):
         variable.set(parent)
+
+
+def forget_parent(ip: Any) -> None:
+    """Let comm messages of this context name no cell; where that cannot be had, they go on to name theirs."""
+    variable = getattr(getattr(ip, "kernel", None), "_shell_parent", None)
+    if isinstance(variable, contextvars.ContextVar):
+        variable.set({})
 
 
 def keep_frontend_routing(widget: Any) -> None:

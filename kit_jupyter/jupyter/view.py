@@ -27,9 +27,11 @@ from typing import Any
 
 import anywidget
 import traitlets
+from IPython.core.getipython import get_ipython
 
 from kit_jupyter.jupyter import protocol
 from kit_jupyter.jupyter.pace import pacer
+from kit_jupyter.jupyter.shell import forget_parent
 from kit_jupyter.jupyter.turns import Item, TurnModel
 from kit_jupyter.loop import engine
 
@@ -116,8 +118,9 @@ class ChatView(anywidget.AnyWidget):
         self._listening: dict[str, Callable[[], None]] = {}
         self._closed = False
         self.kit: Any = None  # whose conversation a panel shows
-        # A frame is sent in the context of the cell that made the view, so that it bears that cell's parent.
-        self._context = contextvars.copy_context()
+        # A frame is sent in the context of the cell that made the view, so that it bears that cell's parent; once a
+        # page has said that it does without, in one that has none (see `protocol`).
+        self._context = self._frame_context = contextvars.copy_context()
         super().__init__(_esm=module_text("chat") if full else _LOADER)
         self.on_msg(self._heard)
 
@@ -272,7 +275,7 @@ class ChatView(anywidget.AnyWidget):
         self._frame += 1
         frame = {"n": self._frame, "m": messages}
         with contextlib.suppress(Exception):  # the comm may be gone: a page was closed, the kernel is ending
-            self._context.copy().run(self.send, frame)
+            self._frame_context.copy().run(self.send, frame)
 
     def _send_whole(self) -> None:
         whole = self._whole()
@@ -314,6 +317,9 @@ class ChatView(anywidget.AnyWidget):
         if content["kind"] == "ask":
             match content.get("what"):
                 case "sync":
+                    if content.get("page") is True and self._frame_context is self._context:
+                        self._frame_context = self._context.copy()
+                        self._frame_context.run(forget_parent, get_ipython())
                     with self._lock_out:
                         self.flush()
                         if content.get("n") != self._frame:

@@ -210,7 +210,8 @@ class Store:
                     self.items[item_id][field] = have + text[len(have) - at :]
 
 
-def test_a_page_that_comes_at_any_moment_and_loses_frames_sees_the_same(nb: Kernel) -> None:
+@pytest.mark.parametrize("page", [False, True])
+def test_a_page_that_comes_at_any_moment_and_loses_frames_sees_the_same(nb: Kernel, page: bool) -> None:
     """Point 7: hello and sync in mid-stream, frames lost: what the page shows in the end is the whole turn."""
     nb.ok("def look() -> str:\n    'L.'\n    print('printed', flush=True)\n    return 'seen'")
     words = "[text(' '.join(f'w{i}' for i in range(40)), chunks=40), tool_call('look')]"
@@ -231,13 +232,13 @@ def test_a_page_that_comes_at_any_moment_and_loses_frames_sees_the_same(nb: Kern
                 store.take(frame)
         taken = len(new)
         if store.wants:
-            nb.comm(comm, {"kind": "ask", "what": "sync", "n": store.n})
+            nb.comm(comm, {"kind": "ask", "what": "sync", "n": store.n, "page": page})
         return nb.is_idle(msg)
 
     nb.pump(step)
     nb.wait(msg)
     for _ in range(50):
-        nb.comm(comm, {"kind": "ask", "what": "sync", "n": store.n})
+        nb.comm(comm, {"kind": "ask", "what": "sync", "n": store.n, "page": page})
         if nb.value("p.view._frame") == store.n:
             break
         step()

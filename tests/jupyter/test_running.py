@@ -296,3 +296,22 @@ def test_hello_over_the_control_channel(nb: Kernel) -> None:
     wrong = nb.control({"op": "dance"})
     assert wrong["status"] == "error"
     assert "dance" in wrong["message"]
+
+
+@pytest.mark.parametrize("page", [True, False])
+def test_frames_to_a_page_of_jupyter_name_no_cell(nb: Kernel, page: bool) -> None:
+    """Row 12c: Lab and Notebook need no parent header with a frame, a third of a small one; others keep it."""
+    nb.script("[delay(0.5)] + [x for i in range(30) for x in (delay(0.03), text(f'w{i} '))]")
+    msg = nb.send("%%kit\ngo", cell_id=f"lean-{page}")
+    view = nb.view_of(msg)
+    nb.comm(view, {"kind": "ask", "what": "sync", "n": -1, "page": page})
+    nb.wait(msg)
+    nb.value("1")  # what the cell sent is here by now
+    sent = [m for m in nb.log if m["msg_type"] == "comm_msg" and m["content"]["comm_id"] == view]
+    frames = [m for m in sent if any(part["kind"] == "delta" for part in m["content"]["data"]["content"]["m"])]
+    words = [d[3] for m in frames for p in m["content"]["data"]["content"]["m"] if p["kind"] == "delta" for d in p["d"]]
+
+    assert "".join(words).endswith("w28 w29 ")
+    can_forget = nb.value("hasattr(get_ipython().kernel, '_shell_parent')")
+    named = {m["parent_header"].get("msg_id") for m in frames}
+    assert named == ({None} if page and can_forget else {msg})

@@ -22,7 +22,7 @@ export class Store {
     this.reset(model.get("view") || {});
     this.onMessage = (frame) => this.take(frame);
     model.on("msg:custom", this.onMessage);
-    if (!this.saved) this.ask("sync", { n: this.n });
+    if (!this.saved) this.ask("sync", { n: this.n, page: !!document.getElementById("jupyter-config-data") });
   }
   close() { this.model.off("msg:custom", this.onMessage); }
   send(kind, fields) { this.model.send({ kind, ...fields }); }
