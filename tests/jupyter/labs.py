@@ -185,7 +185,11 @@ class Page:
         """Run a cell, and make sure that it began: the first key can be lost while the kernel connects."""
         before = self.prompt(index)
         for _ in range(20):
-            self.cell(index).locator(".cm-content").click()
+            try:
+                self.cell(index).locator(".cm-content").click()
+            except Exception as exc:
+                shown = self.page.locator(".jp-Dialog").all_inner_texts()
+                raise AssertionError(f"cell {index} cannot be clicked; dialogs: {shown}") from exc
             self.page.keyboard.press("Control+Enter")
             try:
                 self.page.wait_for_function(
