@@ -168,12 +168,22 @@ class Page:
         way = f"lab/workspaces/{secrets.token_hex(6)}/tree" if app == "lab" else "notebooks"
         self.page.goto(f"{it.url}/{way}/{notebook.name}?token={it.token}")
         self.page.wait_for_selector(".jp-Notebook .jp-Cell", timeout=60_000)
-        idle = ".jp-Notebook-ExecutionIndicator[data-status='idle']"
-        self.page.wait_for_selector(f"{idle}, .jp-Dialog .jp-mod-accept", timeout=60_000)
-        asked = self.page.locator(".jp-Dialog .jp-mod-accept")
-        if asked.count():  # a slow machine: the front end asks which kernel
-            asked.first.click()
-        self.page.wait_for_selector(idle, timeout=60_000)
+        self._wait_for_kernel(notebook.name)
+
+    def _wait_for_kernel(self, name: str) -> None:
+        """Until the page talks to its kernel: the indicator says idle also before there is one."""
+        asked = self.page.locator(".jp-Dialog", has_text="Select Kernel").locator(".jp-mod-accept")
+        end = time.monotonic() + 60
+        while time.monotonic() < end:
+            if asked.count():  # a slow machine: the front end asks which kernel
+                asked.first.click()
+            kernels = [s["kernel"] for s in self.server.api("api/sessions") if s["path"] == name and s["kernel"]]
+            if any(kernel["connections"] and kernel["execution_state"] == "idle" for kernel in kernels):
+                self.page.wait_for_selector(".jp-Notebook-ExecutionIndicator[data-status='idle']", timeout=60_000)
+                return
+            self.page.wait_for_timeout(100)
+        shown = self.page.locator(".jp-Dialog").all_inner_texts()
+        raise AssertionError(f"no kernel for {name} within a minute; dialogs: {shown}")
 
     def cell(self, index: int) -> Any:
         return self.page.locator(".jp-Notebook .jp-CodeCell").nth(index)
