@@ -3,8 +3,9 @@
 Theory of operation
 -------------------
 A view is marked when something of it changed. Its first frame, and urgent ones (a start, an
-approval, an end), go out at once; after that a view sends about 30 frames a second, and 10 after
-its first two seconds. All views together stay under `TOTAL`: a Jupyter server drops messages over
+approval, an end), go out at once; after that a view sends about 30 frames a second, 15 after the
+first half second and 10 after two: a reader who waits sees the first words flow, and a long answer
+costs little. All views together stay under `TOTAL`: a Jupyter server drops messages over
 1,000 a second, for all outputs of a kernel together. Nothing is sent while nothing changed.
 
 Times come from the loop's clock; everything runs on the engine's loop.
@@ -21,9 +22,9 @@ from kit_jupyter.loop import engine
 
 __all__ = ["Pacer", "Paced", "pacer"]
 
-FAST_SECONDS = 1 / 30
+#: Until when, in seconds after the begin of a turn, and the seconds between two frames.
+PACES = ((0.5, 1 / 30), (2.0, 1 / 15))
 SLOW_SECONDS = 1 / 10
-FAST_FOR_SECONDS = 2.0
 #: Frames a second of all views of this kernel together.
 TOTAL = 60
 
@@ -97,7 +98,8 @@ class Pacer:
         view.flush()
 
     def _interval(self, beat: _Beat, now: float) -> float:
-        own = FAST_SECONDS if now - beat.began < FAST_FOR_SECONDS else SLOW_SECONDS
+        age = now - beat.began
+        own = next((seconds for until, seconds in PACES if age < until), SLOW_SECONDS)
         live = sum(1 for other in self._beats.values() if now - other.last < 1.0)
         return max(own, live / TOTAL)
 

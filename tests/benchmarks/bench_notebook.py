@@ -70,15 +70,21 @@ def first_use() -> None:
         f"with httpx.Client() as c, c.stream('POST', {url!r} + '/chat/completions', json={{}}) as r:\n"
         "    [json.loads(line[6:]) for line in r.iter_lines() if line.startswith('data: {')]\n" + told
     )
-    found: dict[str, list[tuple[float, ...]]] = {"ours": [], "bare": []}
-    found["keyless"] = []
+    bare_async = (
+        "import asyncio, json\ntry:\n    import httpx2 as httpx\nexcept ImportError:\n    import httpx\n"
+        "async def ask():\n    async with httpx.AsyncClient() as c:\n"
+        f"        async with c.stream('POST', {url!r} + '/chat/completions', json={{}}) as r:\n"
+        "            return [json.loads(line[6:]) async for line in r.aiter_lines() if line.startswith('data: {')]\n"
+        "asyncio.run(ask())\n" + told
+    )
+    found: dict[str, list[tuple[float, ...]]] = {"ours": [], "bare": [], "bare async": [], "keyless": []}
     with tempfile.TemporaryDirectory() as compiled:
         # As installed: both sides' modules are compiled, and the key stands in the environment.
         env = {**os.environ, "KIT_OPENAI_COMPATIBLE_BASE_URL": url, "PYTHONPYCACHEPREFIX": compiled}
         env.pop("PYTHONDONTWRITEBYTECODE", None)
         keyed = {**env, "KIT_OPENAI_COMPATIBLE_API_KEY": "key-of-the-benchmark"}
         for at in range(8):
-            for name, code in (("ours", ours), ("bare", bare), ("keyless", ours)):
+            for name, code in (("ours", ours), ("bare", bare), ("bare async", bare_async), ("keyless", ours)):
                 begin = time.perf_counter()
                 with_env = env if name == "keyless" else keyed
                 out = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, env=with_env)
@@ -86,11 +92,15 @@ def first_use() -> None:
                     found[name].append((time.perf_counter() - begin, *map(float, out.stdout.split()[-2:])))
     server.shutdown()
     middle = {name: [statistics.median(values) for values in zip(*runs, strict=True)] for name, runs in found.items()}
-    mine, floor, keyless = middle["ours"], middle["bare"], middle["keyless"]
-    row("10 first use, CPU ÷ httpx", f"{mine[1]:.3f} s / {floor[1]:.3f} = {mine[1] / floor[1]:.2f}", "≤ 1.4")
-    ratio = f"{keyless[1] / floor[1]:.2f}, RSS {keyless[2] / floor[2]:.2f}"
-    row("10 the same without a key, so the keyring is asked", ratio, "")
-    row("11 first use, peak RSS ÷ httpx", f"{mine[2]:.0f} / {floor[2]:.0f} MB = {mine[2] / floor[2]:.2f}", "≤ 1.35")
+    mine, keyless = middle["ours"], middle["keyless"]
+    for name, client in (("bare", "blocking"), ("bare async", "async")):  # a kernel has asyncio in any case
+        floor = middle[name]
+        ratio = f"{mine[1]:.3f} s / {floor[1]:.3f} = {mine[1] / floor[1]:.2f}"
+        row(f"10 first use, CPU ÷ httpx, {client}", ratio, "≤ 1.4")
+        ratio = f"{mine[2]:.0f} / {floor[2]:.0f} MB = {mine[2] / floor[2]:.2f}"
+        row(f"11 first use, peak RSS ÷ httpx, {client}", ratio, "≤ 1.35")
+    ratio = f"{keyless[1] / mine[1]:.2f}, RSS {keyless[2] / mine[2]:.2f}"
+    row("10 without a key, so the keyring is asked, ÷ with one", ratio, "")
 
 
 def loading(env: dict[str, str]) -> None:
@@ -163,11 +173,14 @@ def stream(it: Kernel) -> None:
         ):
             it.script(script)
             before = it.value(CPU)
-            it.ok(code)
+            if code.startswith("%%kit"):
+                _in_a_page(it)
+            else:
+                it.ok(code)
             spent[name].append(it.value(CPU) - before)
     cpu, bare, floor = (statistics.median(values) for values in spent.values())
-    row("14 kernel CPU, 2 s and 400 chunks, without the cell's own", f"{cpu - bare:.3f} s", "≤ 0.05 s")
-    row("14 of that the script's own 400 waits, nobody listening", f"{floor:.3f} s", "")
+    row("14 kernel CPU, 2 s and 400 chunks, without cell and waits", f"{cpu - bare - floor:.3f} s", "≤ 0.05 s")
+    row("14 the script's own 400 waits, nobody listening", f"{floor:.3f} s", "the floor")
     row("14 kernel CPU of a cell with a one-word answer", f"{bare:.3f} s", "")
     waits = []
     for _ in range(10):
