@@ -246,7 +246,8 @@ class SessionFile:
         SessionError
             If another process holds the file, another file lies in its place, or the disk refuses.
         """
-        self.acquire()
+        if self._lock_fd is None or self._owner != os.getpid():
+            self.acquire()
         fd = self._fd
         if fd is None:
             raise SessionError(f"{self.path} is gone; was it removed? kit.fork() goes on in a new file", path=self.path)
