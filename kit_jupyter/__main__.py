@@ -272,7 +272,7 @@ def _about_keys() -> Lines:
     from kit_jupyter.providers import registry
 
     out: Lines = []
-    for row in registry.rows():
+    for row in registry.ROWS:
         source = registry.key_source(row.name)
         if source not in ("none", "not needed"):
             out.append(("ok", f"{row.name}: {source}"))

@@ -713,7 +713,7 @@ class KitMagics(Magics):
         from kit_jupyter.shelf import registry
 
         provider = name.partition("/")[0]
-        row = next((one for one in registry().rows() if one.name == provider and one.key_env), None)
+        row = next((one for one in registry().ROWS if one.name == provider and one.key_env), None)
         if row is not None and registry().key_source(provider) == "none":
             print(f"{provider} has no key here yet: set {row.key_env[0]}, or call kit.login({provider!r})")
 

@@ -16,7 +16,7 @@ variable, the user's ``providers.json``, the row.
 
 from __future__ import annotations
 
-from kit_jupyter.providers.registry.catalogue import ROWS, Row, rows
+from kit_jupyter.providers.registry.catalogue import ROWS, Row
 from kit_jupyter.providers.registry.choosing import Choice, choose, offered
 from kit_jupyter.providers.registry.key_access import key_source, login
 from kit_jupyter.providers.registry.names import check_name, known_names, register
@@ -38,5 +38,4 @@ __all__ = [
     "open_provider",
     "provider_table",
     "register",
-    "rows",
 ]

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-__all__ = ["ROWS", "Row", "row_of", "rows"]
+__all__ = ["ROWS", "Row", "row_of"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -357,11 +357,6 @@ ROWS: tuple[Row, ...] = (
     ),
 )
 _BY_NAME = {row.name: row for row in ROWS}
-
-
-def rows() -> tuple[Row, ...]:
-    """All built-in rows."""
-    return ROWS
 
 
 def row_of(name: str) -> Row | None:
