@@ -234,7 +234,13 @@ async def _fork(kit: KitPath, entry_id: str | None) -> Session:
 
 
 def _entry_of(kit: KitPath, entry_id: str) -> str:
-    return kit.session.full_id(checked_text(entry_id, "the id of an entry"))
+    found = kit.session.full_id(checked_text(entry_id, "the id of an entry"))
+    if found not in {entry.id for entry in kit.session.entries}:
+        raise SessionError(
+            f"there is no entry {entry_id[:200]!r}; %kit_tree, or print(kit.session.tree()), shows the entries",
+            path=kit.session.path,
+        )
+    return found
 
 
 async def _resume(kit: KitPath, session: Session | str) -> None:

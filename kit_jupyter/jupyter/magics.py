@@ -9,6 +9,7 @@ methods. Text after the options is the model's, byte for byte.
 
 from __future__ import annotations
 
+import difflib
 import json
 import keyword
 import re
@@ -16,7 +17,8 @@ from argparse import Namespace
 from collections.abc import Callable
 from dataclasses import replace
 from functools import wraps
-from typing import Any, TypeVar, cast
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from IPython.core import magic as _magic
 from IPython.core import magic_arguments as _arguments
@@ -35,6 +37,9 @@ from kit_jupyter.kit import Kit
 from kit_jupyter.messages import TextPart
 from kit_jupyter.settings import PromptOptions
 from kit_jupyter.turn import TurnResult
+
+if TYPE_CHECKING:
+    from kit_jupyter.session import SessionInfo
 
 __all__ = ["KitMagics"]
 
@@ -193,7 +198,7 @@ class KitMagics(Magics):
             text = f"{first}\n{body}" if first.strip() else body
         if not text.strip():
             raise UsageError("the prompt is empty; write what you want below %%kit, or after %kit")
-        kit = self.nb.kit(asked.session)
+        kit = self.nb.kit(self._checked_name(asked.session))
         heard = self.nb.heard(kit, text, "magic" if cell is None else "cell")
         if heard is None:
             return None
@@ -299,7 +304,23 @@ class KitMagics(Magics):
             running = self.nb.running()
             if running:
                 return running[-1].kit
-        return self.nb.kit(name)
+            return self.nb.kit()
+        return self._here(name)
+
+    def _here(self, name: str) -> Any:
+        """The Kit of a session that this kernel has under that name; a slip must not begin one."""
+        if name in self.nb.kits:
+            return self.nb.kit(name)
+        near = difflib.get_close_matches(name, list(self.nb.kits), n=1)
+        hint = f"did you mean {near[0]}?" if near else f"here are: {', '.join(self.nb.kits) or 'none yet'}"
+        raise UsageError(f"no session of this kernel is called {name!r}; {hint} (%kit -s {name} begins one)")
+
+    @staticmethod
+    def _checked_name(name: str | None) -> str | None:
+        """A name that can be given to a session, and typed again after ``-s``."""
+        if name is not None and not name.strip():
+            raise UsageError("-s takes the name of a session, for example -s side; %kit_sessions lists those there are")
+        return name
 
     def _read_steer(self, line: str) -> tuple[Run, Namespace] | None:
         asked, text = opt.read(KitMagics.kit_steer, line, text=True)
@@ -362,7 +383,7 @@ class KitMagics(Magics):
     def kit_stop(self, line: str) -> None:
         """Stop the running turns; what came so far is kept, unsent steers are listed."""
         asked, _ = opt.read(KitMagics.kit_stop, line, text=False)
-        kits = [self.nb.kit(asked.session)] if asked.session else [run.kit for run in self.nb.running()]
+        kits = [self._here(asked.session)] if asked.session else [run.kit for run in self.nb.running()]
         if not any(kit.is_running for kit in kits):
             print("nothing is running")
         for kit in dict.fromkeys(kits):
@@ -433,16 +454,18 @@ class KitMagics(Magics):
     @_plain_errors
     def kit_sessions(self, line: str) -> None:
         """List the sessions of this project, and those that live in this kernel."""
-        opt.read(KitMagics.kit_sessions, line, text=False)
+        asked, _ = opt.read(KitMagics.kit_sessions, line, text=False)
+        from kit_jupyter.approvers import visible
         from kit_jupyter.session import Session
 
         current = self.nb.kit()
-        for name, kit in self.nb.kits.items():
+        here = self.nb.kits if current in self.nb.kits.values() else {"kit": current, **self.nb.kits}
+        for name, kit in here.items():
             mark = "*" if kit is current else " "
             state = "running" if kit.is_running else f"{len(kit.messages)} messages"
             print(f"{mark} {name}: {kit.session.id} ({state})")
-        for info in Session.listing():
-            print(f"  {info}")
+        for info in Session.listing(everywhere=asked.all):
+            print(f"  {visible(str(info))}")  # a title from elsewhere may hold escape sequences
 
     @no_var_expand
     @magic_arguments()
@@ -473,21 +496,47 @@ class KitMagics(Magics):
             self.nb.use(self.nb.kits[wanted], wanted)
         else:
             kit = self.nb.kit()
-            listing = [info for info in Session.listing() if info.id != kit.session.id]
+            listing = Session.listing()
             if not wanted:
-                if not listing:
-                    raise UsageError("there is no earlier session of this project")
-                wanted = listing[0].id
-            else:
-                near = [i.id for i in listing if i.id.startswith(wanted) or getattr(i, "name", "") == wanted]
-                wanted = near[0] if len(near) == 1 else wanted
-            there = self.nb.holder(wanted)
+                wanted = next((info.id for info in listing if info.id != kit.session.id), "")
+                if not wanted:
+                    raise UsageError(
+                        "there is no earlier session of this project; %kit_sessions --all lists those of other folders"
+                    )
+            found = self._session_meant(wanted, listing)
+            there = self.nb.holder(found)
             if there is None:
-                kit.resume_sync(wanted)
+                kit.resume_sync(found)
             elif there is not kit:  # open in this kernel already, at the side: one file has one writer
                 self.nb.use(there, self.nb.name_of(there))
         name = self.nb.name_of(self.nb.kit())
         self._resumed("resumed {id}" + (f" (-s {name})" if name not in ("main", "kit") else "") + ": {count} messages")
+
+    def _session_meant(self, wanted: str, listing: list[SessionInfo]) -> str:
+        """An id or a file to go on with: of this project, of this kernel, or by its id from another folder.
+
+        Raises
+        ------
+        UsageError
+            When nothing or several fit; it names the nearest, and where the list is.
+        """
+        from kit_jupyter.session import Session
+
+        if self.nb.holder(wanted) is not None or _is_file(wanted):
+            return wanted
+        fits = [info.id for info in listing if wanted in (info.id, info.name)]
+        fits = fits or [info.id for info in listing if info.id.startswith(wanted)]
+        if len(fits) == 1:
+            return fits[0]
+        if fits:
+            raise UsageError(f"{len(fits)} sessions fit {wanted!r}: {', '.join(fits[:5])}; %kit_sessions lists them")
+        elsewhere = [str(info.path) for info in Session.listing(everywhere=True) if info.id == wanted]
+        if elsewhere or _is_file(wanted, or_folder=True):
+            return elsewhere[0] if elsewhere else wanted
+        known = [*self.nb.kits, *(info.name for info in listing if info.name), *(info.id for info in listing)]
+        near = difflib.get_close_matches(wanted, known, n=1, cutoff=0.6)
+        hint = f"did you mean {near[0]}? " if near else ""
+        raise UsageError(f"there is no session {wanted!r} here; {hint}%kit_sessions lists them (--all: of all folders)")
 
     def _resumed(self, words: str) -> None:
         kit = self.nb.kit()
@@ -534,12 +583,13 @@ class KitMagics(Magics):
     def kit_fork(self, line: str) -> None:
         """A new session from here, or from the entry named; cells talk to it from now on."""
         asked, entry = opt.read(KitMagics.kit_fork, line, text=True)
+        name = self._checked_name(asked.session)
         kit = self.nb.kit()
         before = kit.session
         forked = kit.fork_sync(entry.strip() or None)
         kit.resume_sync(forked)
-        if asked.session:
-            self.nb.use(kit, asked.session)
+        if name:
+            self.nb.use(kit, name)
         back = f"%kit_resume {before.id} goes back" if before.path is not None else "the old one was in memory only"
         print(f"forked into {forked.id}; kit is the fork now, {back}")
 
@@ -694,11 +744,15 @@ class KitMagics(Magics):
 
     @no_var_expand
     @magic_arguments()
+    @argument("-l", "--list", dest="listed", action="store_true", default=False, help="name the providers there are")
     @line_magic
     @_plain_errors
     def kit_model(self, line: str) -> None:
         """Show the model, or switch to another; the conversation goes on."""
-        _, name = opt.read(KitMagics.kit_model, line, text=True)
+        asked, name = opt.read(KitMagics.kit_model, line, text=True)
+        if asked.listed:
+            self._list_providers()
+            return
         kit = self.nb.kit()
         if name.strip():
             self.nb.config.check_turn(kit, PromptOptions(model=name.strip()))
@@ -706,6 +760,16 @@ class KitMagics(Magics):
             self._warn_of_key(name.strip())
         why = f" ({kit.model_reason})" if getattr(kit, "model_reason", "") else ""
         print((kit.model or "chosen at the first prompt") + why)
+
+    @staticmethod
+    def _list_providers() -> None:
+        """Every name that may stand before the slash, with the service behind it."""
+        from kit_jupyter.shelf import registry
+
+        titles = {"local": "the built-in local model", "replay": "a recording", "pydantic-ai": "a model of pydantic-ai"}
+        titles |= {row.name: row.title for row in registry().ROWS}
+        for name in registry().known_names():
+            print(f"{name + '/':<20} {titles.get(name, '')}".rstrip())
 
     @staticmethod
     def _warn_of_key(name: str) -> None:
@@ -803,6 +867,13 @@ class KitMagics(Magics):
         self.nb.hooks.prompt_mode = (_dot_cells if asked.dot else _all_cells) if word == "on" else None
         on = "cells are prompts; begin with ; for Python, %kit_mode off to leave"
         print(on if word == "on" else "cells are Python")
+
+
+def _is_file(name: str, *, or_folder: bool = False) -> bool:
+    try:
+        return Path(name).exists() if or_folder else Path(name).is_file()
+    except (OSError, ValueError):  # too long, or a NUL in it
+        return False
 
 
 def _all_cells(lines: list[str]) -> list[str]:

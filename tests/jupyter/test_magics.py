@@ -171,6 +171,13 @@ def test_no_raise_shows_the_failure_once(nb: Kernel) -> None:
         ("%kit -o df.x hi", "name of a variable, got 'df.x'"),
         ("%kit -o kit hi", "in place of your session"),
         ("%kit -o Out hi", "in place of IPython's own Out"),
+        ("%kit_model opnai/x", "did you mean openai/x? (%kit_model --list"),
+        ("%kit_model nosuch/x", "'nosuch/x' (%kit_model --list"),
+        ("%kit_fork nosuch", "there is no entry 'nosuch'; %kit_tree"),
+        ("%kit_resume nosuch", "there is no session 'nosuch' here; %kit_sessions lists them"),
+        ("%kit_stop -s nosuch", "no session of this kernel is called 'nosuch'"),
+        ("%kit_steer -s nosuch go", "no session of this kernel is called 'nosuch'"),
+        ('%kit -s "" hi', "-s takes the name of a session"),
     ],
 )
 def test_a_mistake_gives_one_line(nb: Kernel, code: str, words: str) -> None:
@@ -287,6 +294,40 @@ def test_resume_goes_to_the_session_that_is_open_at_the_side(nb: Kernel) -> None
         nb.ok("ours.kits, ours.name, ours._make_kit, kit = before")
 
 
+def test_a_slip_in_the_name_of_a_session_begins_none(nb: Kernel) -> None:
+    """The nearest name is told; `%kit_stop -s` of a name that is not there had made an empty session of that name."""
+    nb.ok("kit = Kit(provider=ScriptedProvider([text('x')]))\nkit.prompt_sync('q')\nkit.name = 'experiment'")
+    nb.ok("kits = notebook_of(get_ipython()).kits\nkits['background'] = kit\nbefore = list(kits)")
+
+    slips = {
+        "%kit_resume experimnt": "did you mean experiment?",
+        "%kit_resume backgrund": "did you mean background?",
+        "%kit_stop -s backgrund": "did you mean background?",
+        "%kit_continue -s backgrund": "did you mean background?",
+    }
+    for line, words in slips.items():
+        assert words in nb.run(line).reply["evalue"]
+    assert nb.value("list(kits) == before") is True
+    assert "* background: ses_" in nb.ok("%kit_sessions").stream
+    nb.ok("del kits['background']")
+
+
+def test_sessions_of_all_folders_are_listed_and_resumed(nb: Kernel, tmp_path: Path) -> None:
+    """`%kit_sessions --all` had listed those of this folder only; one of another folder is resumed by its id."""
+    (tmp_path / "elsewhere").mkdir()
+    nb.ok("here = os.getcwd()")
+    nb.ok(f"os.chdir({str(tmp_path / 'elsewhere')!r})")
+    nb.ok("far = Kit(provider=ScriptedProvider([text('x')]))\n_ = far.prompt_sync('far \x1b[2Kaway')\nfar.close()")
+    nb.ok("far = far.session.id\nos.chdir(here)\nkit = Kit(provider=ScriptedProvider([text('x')]))")
+    far = nb.value("far")
+
+    assert far not in nb.ok("%kit_sessions").stream
+    listed = nb.ok("%kit_sessions --all").stream
+    assert far in listed
+    assert "\x1b" not in listed
+    assert f"resumed {far}" in nb.ok(f"%kit_resume {far}").stream
+
+
 def test_a_session_that_another_process_writes_is_refused_at_once(nb: Kernel) -> None:
     """Nothing is taken over that cannot be written to: the old session goes on, and the line says what to do."""
     nb.script("[text('one')]", "[text('two')]")
@@ -393,6 +434,9 @@ def test_a_model_without_its_key_is_told_at_once(nb: Kernel) -> None:
     said = nb.ok("%kit_model mistral/mistral-large-latest").stream
 
     assert "mistral has no key here yet: set MISTRAL_API_KEY" in said
+    listed = nb.ok("%kit_model --list").stream.splitlines()
+    assert "mistral/             Mistral" in listed
+    assert "local/               the built-in local model" in listed
 
 
 def test_fix_takes_the_real_error(nb: Kernel) -> None:

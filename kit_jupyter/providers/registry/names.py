@@ -70,7 +70,10 @@ def check_name(ref: ModelRef) -> None:
         return
     near = difflib.get_close_matches(name, known_names(), n=1, cutoff=0.5)
     hint = f"; did you mean {near[0]}/{ref.id}?" if near else ""
-    raise UsageError(f"unknown provider {name!r} in {str(ref)!r}{hint} (known: {', '.join(known_names())})")
+    raise UsageError(
+        f"unknown provider {name!r} in {str(ref)!r}{hint} "
+        "(%kit_model --list, or registry.known_names() of kit_jupyter.providers, names all)"
+    )
 
 
 def _loaded(name: str) -> Row | Factory:
