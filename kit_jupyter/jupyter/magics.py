@@ -48,10 +48,22 @@ Decorator = Callable[[F], F]
 
 # IPython's decorators have no types.
 argument: Callable[..., Decorator[Any]] = _arguments.argument
-magic_arguments: Callable[..., Decorator[Any]] = _arguments.magic_arguments
 line_magic: Decorator[Any] = _magic.line_magic
 line_cell_magic: Decorator[Any] = _magic.line_cell_magic
 no_var_expand: Decorator[Any] = _magic.no_var_expand
+
+
+def magic_arguments(rest: str = "") -> Decorator[Any]:
+    """IPython's, with help that reads; `rest` is what may follow the options."""
+    made: Callable[..., Decorator[Any]] = _arguments.magic_arguments
+    mark = made()
+
+    def marked(fn: Any) -> Any:
+        fn = mark(fn)
+        fn.__doc__ = opt.help_text(fn, rest)
+        return fn
+
+    return marked
 
 
 def _plain_errors(fn: F) -> F:
@@ -62,7 +74,7 @@ def _plain_errors(fn: F) -> F:
         try:
             return fn(self, *args)
         except opt.HelpAsked as help_asked:
-            print(str(help_asked).replace("::\n\n", "", 1).rstrip())
+            print(help_asked)
             return None
         except KitError as exc:
             raise shortened(exc) from exc.__cause__
@@ -93,7 +105,7 @@ class KitMagics(Magics):
             try:
                 begun = fn(self, *args)
             except opt.HelpAsked as help_asked:
-                print(str(help_asked).replace("::\n\n", "", 1).rstrip())
+                print(help_asked)
                 return
             except KitError as exc:
                 raise shortened(exc) from exc.__cause__
@@ -266,18 +278,29 @@ class KitMagics(Magics):
         return PromptOptions(**given)
 
     @no_var_expand
-    @magic_arguments()
+    @magic_arguments("[prompt]")
     @argument("-m", "--model", help="model of this turn, as provider/id")
     @argument("-s", "--session", help="name of the session to talk to; a new name begins one")
     @argument("-o", "--out", help="variable that gets the result (or its --as form)")
     @argument("--schema", help="type or JSON schema the answer must fit: a name in your namespace")
     @argument("--system", help="instruction for this turn only")
-    @argument("--max-steps", type=int, default=0, help="model calls at most")
-    @argument("--thinking", choices=("off", "low", "medium", "high"), help="how much the model thinks")
+    @argument("--max-steps", metavar="N", type=int, default=0, help="model calls at most")
+    @argument(
+        "--thinking",
+        metavar="LEVEL",
+        choices=("off", "low", "medium", "high"),
+        help="how much the model thinks: off, low, medium or high",
+    )
     @argument("--context", help="cells to send along: none, above, all, 3-7, or ids")
     @argument("--tools", help="names of the tools to offer, joined by commas; none for no tools")
     @argument("-b", "--background", action="store_true", default=False, help="return at once, go on in this cell")
-    @argument("--as", dest="form", choices=("code", "json", "text"), help="form of the result; code makes a cell below")
+    @argument(
+        "--as",
+        dest="form",
+        metavar="FORM",
+        choices=("code", "json", "text"),
+        help="form of the result: code (makes a cell below), json or text",
+    )
     @argument("--append", action="store_true", default=False, help="running this cell again adds a turn")
     @argument("--no-raise", action="store_true", default=False, help="show a failure, do not fail the cell")
     @line_cell_magic
@@ -334,7 +357,7 @@ class KitMagics(Magics):
         return self._begin(self._defaults(), text, kit=kit, mode="steer", when_busy="queue")
 
     @no_var_expand
-    @magic_arguments()
+    @magic_arguments("instruction")
     @argument("--now", action="store_true", default=False, help="interrupt the running step or tool first")
     @argument("-s", "--session", help="name of the session")
     @line_magic
@@ -361,7 +384,7 @@ class KitMagics(Magics):
         return self._begin(self._defaults(), text, kit=kit, mode="follow_up", when_busy="queue")
 
     @no_var_expand
-    @magic_arguments()
+    @magic_arguments("[what to say]")
     @argument("-s", "--session", help="name of the session")
     @line_magic
     @_plain_errors
@@ -400,7 +423,7 @@ class KitMagics(Magics):
         return list(dict.fromkeys(mine))
 
     @no_var_expand
-    @magic_arguments()
+    @magic_arguments("[call or tool]")
     @argument("--always", action="store_true", default=False, help="do not ask again for this")
     @argument("--arguments", help="edited arguments, as JSON")
     @line_magic
@@ -420,7 +443,7 @@ class KitMagics(Magics):
         print(f"approved: {question.tool_name}")
 
     @no_var_expand
-    @magic_arguments()
+    @magic_arguments("[reason]")
     @argument("--call", default="", help="the call or its tool, when several questions wait")
     @line_magic
     @_plain_errors
@@ -468,7 +491,7 @@ class KitMagics(Magics):
             print(f"  {visible(str(info))}")  # a title from elsewhere may hold escape sequences
 
     @no_var_expand
-    @magic_arguments()
+    @magic_arguments("[session or notebook]")
     @argument(
         "--from-notebook",
         dest="notebook",
@@ -576,7 +599,7 @@ class KitMagics(Magics):
         self._resumed(f"{path.name} {how}{missed}".replace("{", "{{").replace("}", "}}") + "; {id}: {count} messages")
 
     @no_var_expand
-    @magic_arguments()
+    @magic_arguments("[entry]")
     @argument("-s", "--session", help="name of the new session here")
     @line_magic
     @_plain_errors
@@ -603,7 +626,7 @@ class KitMagics(Magics):
 
     @no_var_expand
     @magic_arguments()
-    @argument("-n", "--turns", type=int, default=1, help="how many turns to take back")
+    @argument("-n", "--turns", metavar="N", type=int, default=1, help="how many turns to take back")
     @line_magic
     @_plain_errors
     def kit_undo(self, line: str) -> None:
@@ -631,7 +654,7 @@ class KitMagics(Magics):
         print(f"compacted to {len(summary):,} characters")
 
     @no_var_expand
-    @magic_arguments()
+    @magic_arguments("[what matters]")
     @line_magic
     @_plain_errors
     def kit_compact(self, line: str) -> None:
@@ -676,7 +699,7 @@ class KitMagics(Magics):
         return self._begin(given, text, attachments=Attachments(text=text, attached=(attached,)))
 
     @no_var_expand
-    @magic_arguments()
+    @magic_arguments("[what you want]")
     @argument("--insert", action="store_true", default=False, help="put the corrected code into a cell below")
     @argument("--cell", default="", help="id of a failed cell; else the one that failed last")
     @line_magic
@@ -692,7 +715,7 @@ class KitMagics(Magics):
         return self._awaited(lambda me, *args: me._read_fix(*args), line)
 
     @no_var_expand
-    @magic_arguments()
+    @magic_arguments("[text]")
     @argument("--context", default="none", help="cells: none, above, all, 3-7, or ids")
     @argument("--last", action="store_true", default=False, help="what was sent last")
     @line_magic
@@ -743,7 +766,7 @@ class KitMagics(Magics):
     # ------------------------------------------------------------ what there is
 
     @no_var_expand
-    @magic_arguments()
+    @magic_arguments("[provider/model]")
     @argument("-l", "--list", dest="listed", action="store_true", default=False, help="name the providers there are")
     @line_magic
     @_plain_errors
@@ -855,7 +878,7 @@ class KitMagics(Magics):
         if panel.kit is not mine:
             panel.follow(mine)
 
-    @magic_arguments()
+    @magic_arguments("on|off")
     @argument("--dot", action="store_true", default=False, help="only cells that begin with a dot are prompts")
     @line_magic
     @_plain_errors

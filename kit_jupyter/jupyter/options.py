@@ -16,7 +16,7 @@ from IPython.core.magic_arguments import MagicArgumentParser
 
 from kit_jupyter.errors import UsageError
 
-__all__ = ["HelpAsked", "names_of", "read"]
+__all__ = ["HelpAsked", "help_text", "names_of", "read"]
 
 
 class HelpAsked(Exception):
@@ -31,6 +31,32 @@ def _parser(fn: Callable[..., Any]) -> MagicArgumentParser:
 def names_of(fn: Callable[..., Any]) -> dict[str, Any]:
     """Option strings of a magic, to their argparse actions."""
     return {name: action for action in _parser(fn)._actions for name in action.option_strings}
+
+
+_PREFIX = "::\n\n  %"  # IPython's usage is a block of reStructuredText, which a terminal shows as it is
+
+
+def help_text(fn: Callable[..., Any], rest: str = "") -> str:
+    """What ``--help`` and ``?`` show: usage, words and options, without the marks of a docstring.
+
+    Parameters
+    ----------
+    fn : magic function made with ``@magic_arguments``
+    rest : str
+        What may follow the options, for the usage.
+    """
+    usage, _, body = _parser(fn).format_help().removeprefix(_PREFIX).partition("\n\n")
+    shift = " " * (len(_PREFIX) - 1)
+    lines = [line.removeprefix(shift) for line in usage.splitlines()]
+    if rest:
+        lines[-1:] = [f"{lines[-1]} {rest}"] if len(lines[-1]) + len(rest) < 79 else [lines[-1], f"     {rest}"]
+    return "%" + "\n".join(lines) + "\n\n" + re.sub(r"``(.+?)``", _unmarked, body).rstrip()
+
+
+def _unmarked(found: re.Match[str]) -> str:
+    """Code in words of help: as it is; a lone sign in quotes, or nobody sees where it ends."""
+    code = found[1]
+    return code if any(map(str.isalnum, code)) else f"'{code}'"
 
 
 def read(fn: Callable[..., Any], line: str, *, text: bool, words: bool = False) -> tuple[Namespace, str]:
@@ -70,7 +96,7 @@ def read(fn: Callable[..., Any], line: str, *, text: bool, words: bool = False) 
             break
         name, after = found[1], rest[found.end() :]
         if name in ("-h", "--help"):
-            raise HelpAsked(parser.format_help())
+            raise HelpAsked(fn.__doc__ or help_text(fn))
         action = options.get(name)
         if action is None:
             hint = " (text that begins with a dash goes after --)" if text else ""

@@ -204,9 +204,28 @@ def test_every_magic_has_help(nb: Kernel) -> None:
     assert set(wanted.split()) <= set(names)
     nb.script('[text("never")]')
     for name in names:
-        assert f"%{name}" in nb.ok(f"%{name} --help").stream
+        assert nb.ok(f"%{name} --help").stream.startswith(f"%{name}")
     assert "--max-steps" in nb.ok("%%kit --help\n").stream
     assert nb.value("len(provider.requests)") == 0
+
+
+def test_help_reads_as_a_person_would_write_it() -> None:
+    """`--help` and `%kit?` had shown double backticks, `::` and `<{off,low}>`; levels stand in the words."""
+    from kit_jupyter.jupyter.magics import KitMagics
+    from kit_jupyter.jupyter.options import names_of
+
+    magics = [fn for name, fn in vars(KitMagics).items() if name.startswith("kit") and hasattr(fn, "parser")]
+    assert len(magics) > 20
+    for fn in magics:
+        assert not set("`<>{}") & set(fn.__doc__), fn.__name__
+        assert "::" not in fn.__doc__
+        for action in names_of(fn).values():
+            assert all(choice in action.help for choice in action.choices or ())
+    words = " ".join(str(KitMagics.kit.__doc__).split())
+    assert "--thinking LEVEL how much the model thinks: off, low, medium or high" in words
+    assert "with the prompt below. The text is sent as it is. @name attaches" in words
+    assert "';' in front runs Python" in str(KitMagics.kit_mode.__doc__)
+    assert str(KitMagics.kit_resume.__doc__).startswith("%kit_resume [--from-notebook] [-s SESSION] [session or")
 
 
 def test_a_prompt_on_the_first_line_only(nb: Kernel) -> None:
