@@ -9,25 +9,20 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, get_args
 
 from kit_jupyter import events as ev
+from kit_jupyter.deltas import Finished, MessageBuilder, TextDelta, ThinkingDelta, ToolCallDelta, ToolCallStart
 from kit_jupyter.errors import ContextOverflow, KitError, WireError
 from kit_jupyter.messages import (
     Assistant,
     ErrorFacts,
-    Finished,
     FinishReason,
-    MessageBuilder,
     ModelRef,
     Part,
     PathFacts,
     ResultFacts,
     RunFacts,
     ServerPart,
-    TextDelta,
-    ThinkingDelta,
     Tokens,
-    ToolCallDelta,
     ToolCallPart,
-    ToolCallStart,
     Usage,
     new_id,
     now,

@@ -21,12 +21,12 @@ from kit_jupyter.compaction import (
     find_cut,
     summary_prompt,
 )
+from kit_jupyter.deltas import MessageBuilder
 from kit_jupyter.errors import KitError, ProviderError, UsageError
 from kit_jupyter.extension import CompactionPlan, ExtensionHost
 from kit_jupyter.messages import (
     Assistant,
     Message,
-    MessageBuilder,
     ModelRef,
     PathFacts,
     ResultFacts,

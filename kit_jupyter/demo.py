@@ -54,7 +54,7 @@ def listen(path: str, kit: Any) -> None:
 
 def _line(event: Any) -> list[str] | None:
     from kit_jupyter import events as ev
-    from kit_jupyter.messages import TextDelta, ThinkingDelta
+    from kit_jupyter.deltas import TextDelta, ThinkingDelta
 
     match event:
         case ev.TurnStart():

@@ -35,8 +35,9 @@ from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Any, ClassVar, cast
 
+from kit_jupyter.deltas import ModelDelta
 from kit_jupyter.errors import UsageError
-from kit_jupyter.messages import Assistant, Message, ModelDelta, Part, ServerPart, Tokens, Usage
+from kit_jupyter.messages import Assistant, Message, Part, ServerPart, Tokens, Usage
 
 __all__ = ["EVENT_TYPES", "Event", "EventBus", "Subscription"]  # and every record below, see EVENT_TYPES
 

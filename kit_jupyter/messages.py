@@ -1,11 +1,12 @@
-"""What is stored: messages and their parts; and the deltas from which an answer is built.
+"""What is stored: messages and their parts.
 
 Theory of operation
 -------------------
 Stored messages (`User`, `Assistant`, `ToolResult`, `System`) are frozen values with an id, a
-time and the facts that replay and resume need. A provider streams *deltas*; a `MessageBuilder`
-joins them into parts. What a wire needs back unchanged (signatures, encrypted reasoning, item
-ids) rides in a part's `native` and is only ever shown to the wire that made it.
+time and the facts that replay and resume need. What a wire needs back unchanged (signatures,
+encrypted reasoning, item ids) rides in a part's `native` and is only ever shown to the wire that
+made it. The deltas from which an answer grows have a room of their own, `deltas`; their names are
+found here, too.
 
 Frozen dataclasses with slots, so that a value can be shared between threads; `pydantic_core`
 turns them to JSON, `session` reads them back.
@@ -19,9 +20,27 @@ import time as _time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from typing import Annotated, Any, Literal, Self, get_args
+from importlib import import_module
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Self, get_args
 
 from kit_jupyter.errors import UsageError
+
+if TYPE_CHECKING:
+    from kit_jupyter.deltas import (
+        CitationDelta,
+        Finished,
+        MessageBuilder,
+        ModelDelta,
+        NativeDelta,
+        PartAdded,
+        RefusalDelta,
+        ResponseFacts,
+        TextDelta,
+        ThinkingDelta,
+        ToolCallDelta,
+        ToolCallStart,
+        UsageDelta,
+    )
 
 __all__ = [
     "Assistant",
@@ -508,225 +527,11 @@ class ToolResult(_Stored):
 Message = User | System | Assistant | ToolResult
 
 
-# ---------------------------------------------------------------- deltas
+# ---------------------------------------------------------------- names whose home is above
 
 
-@dataclass(frozen=True, slots=True)
-class TextDelta:
-    """More text of part `index`."""
-
-    index: int
-    text: str
-
-
-@dataclass(frozen=True, slots=True)
-class ThinkingDelta:
-    """More reasoning of part `index`; may be empty, to open the part."""
-
-    index: int
-    text: str
-
-
-@dataclass(frozen=True, slots=True)
-class RefusalDelta:
-    """More of a refusal."""
-
-    index: int
-    text: str
-
-
-@dataclass(frozen=True, slots=True)
-class ToolCallStart:
-    """A tool call begins: id and name are known."""
-
-    index: int
-    call_id: str
-    name: str
-
-
-@dataclass(frozen=True, slots=True)
-class ToolCallDelta:
-    """More of the arguments' JSON text."""
-
-    index: int
-    fragment: str
-
-
-@dataclass(frozen=True, slots=True)
-class CitationDelta:
-    """A citation of text part `index`."""
-
-    index: int
-    citation: Citation
-
-
-@dataclass(frozen=True, slots=True)
-class NativeDelta:
-    """State of the wire for part `index`; keys are merged, later ones win."""
-
-    index: int
-    native: Native
-
-
-@dataclass(frozen=True, slots=True)
-class PartAdded:
-    """A whole part at once."""
-
-    index: int
-    part: Part
-
-
-@dataclass(frozen=True, slots=True)
-class UsageDelta:
-    """Token counts so far; replaces field by field, None changes nothing."""
-
-    tokens: Tokens
-
-
-@dataclass(frozen=True, slots=True)
-class ResponseFacts:
-    """The service's id of the answer and the model that really answers."""
-
-    response_id: str | None
-    model: str | None
-
-
-@dataclass(frozen=True, slots=True)
-class Finished:
-    """Why the model stopped: our word, the service's word, and details it gave."""
-
-    reason: str
-    raw: str | None = None
-    details: str = ""
-
-
-ModelDelta = (
-    TextDelta
-    | ThinkingDelta
-    | RefusalDelta
-    | ToolCallStart
-    | ToolCallDelta
-    | CitationDelta
-    | NativeDelta
-    | PartAdded
-    | UsageDelta
-    | ResponseFacts
-    | Finished
-)
-
-
-class _Growing:
-    """One part under construction: pieces in a list, joined once."""
-
-    __slots__ = ("call_id", "citations", "kind", "name", "native", "pieces", "redacted", "whole")
-
-    def __init__(self, kind: str) -> None:
-        self.kind = kind
-        self.pieces: list[str] = []
-        self.citations: list[Citation] = []
-        self.native: Native | None = None
-        self.whole: Part | None = None
-        self.call_id = self.name = ""
-        self.redacted = False
-
-    def build(self) -> Part | None:
-        text = "".join(self.pieces)
-        match self.kind:
-            case "text":
-                return TextPart(text, tuple(self.citations), self.native)
-            case "thinking":
-                return ThinkingPart(text, self.native, redacted=self.redacted)
-            case "refusal":
-                return RefusalPart(text)
-            case "tool_call":
-                return ToolCallPart(self.call_id, self.name, text, self.native)
-        return self.whole
-
-
-_NOTHING: tuple[Part, ...] = (TextPart(""), ThinkingPart(""))
-
-
-class MessageBuilder:
-    """Joins deltas into parts; cost per delta does not grow with the answer.
-
-    Parts are ordered by their `index`. Not safe for several threads at once.
-
-    Examples
-    --------
-    >>> b = MessageBuilder()
-    >>> for d in (TextDelta(0, "Hel"), TextDelta(0, "lo"), Finished("stop")):
-    ...     b.feed(d)
-    >>> b.text, b.finished.reason
-    ('Hello', 'stop')
-    """
-
-    def __init__(self) -> None:
-        self._parts: dict[int, _Growing] = {}
-        self.tokens = Tokens()
-        self.finished: Finished | None = None
-        self.response_id: str | None = None
-        self.model: str | None = None
-
-    def _part(self, index: int, kind: str) -> _Growing:
-        part = self._parts.get(index)
-        if part is None:
-            part = self._parts[index] = _Growing(kind)
-        return part
-
-    def feed(self, delta: ModelDelta) -> None:
-        """Take one delta."""
-        if type(delta) is TextDelta:  # nearly every delta: a third of what matching costs
-            self._part(delta.index, "text").pieces.append(delta.text)
-            return
-        match delta:
-            case TextDelta(index, text):
-                self._part(index, "text").pieces.append(text)
-            case ThinkingDelta(index, text):
-                self._part(index, "thinking").pieces.append(text)
-            case ToolCallDelta(index, fragment):
-                self._part(index, "tool_call").pieces.append(fragment)
-            case ToolCallStart(index, call_id, name):
-                part = self._part(index, "tool_call")
-                part.call_id, part.name = call_id, name
-            case RefusalDelta(index, text):
-                self._part(index, "refusal").pieces.append(text)
-            case CitationDelta(index, citation):
-                self._part(index, "text").citations.append(citation)
-            case NativeDelta(index, native):
-                part = self._part(index, "text")
-                old = part.native.data if part.native is not None else {}
-                part.native = Native(native.wire, {**old, **native.data})
-            case PartAdded(index, whole):
-                self._part(index, "whole").whole = whole
-            case UsageDelta(tokens):
-                old_tokens = self.tokens
-                self.tokens = Tokens(
-                    input=old_tokens.input if tokens.input is None else tokens.input,
-                    output=old_tokens.output if tokens.output is None else tokens.output,
-                    reasoning=old_tokens.reasoning if tokens.reasoning is None else tokens.reasoning,
-                    cache_read=old_tokens.cache_read if tokens.cache_read is None else tokens.cache_read,
-                    cache_write=old_tokens.cache_write if tokens.cache_write is None else tokens.cache_write,
-                )
-            case ResponseFacts(response_id, model):
-                self.response_id = response_id or self.response_id
-                self.model = model or self.model
-            case Finished():
-                self.finished = delta
-
-    @property
-    def parts(self) -> tuple[Part, ...]:
-        """The parts so far, in order; empty text without any wire state is left out."""
-        built = [self._parts[index].build() for index in sorted(self._parts)]
-        return tuple(
-            [part for part in built if part is not None and (getattr(part, "text", True) or part not in _NOTHING)]
-        )
-
-    @property
-    def text(self) -> str:
-        """The answer text so far."""
-        return text_of(self.parts)
-
-    @property
-    def is_empty(self) -> bool:
-        """True until a part has come."""
-        return not self._parts
+def __getattr__(name: str) -> Any:
+    """Deltas and `MessageBuilder`: their room is `deltas`, which stands on this one."""
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module("kit_jupyter.deltas"), name)

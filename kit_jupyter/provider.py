@@ -9,8 +9,9 @@ from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol, cast, get_args, runtime_checkable
 
+from kit_jupyter.deltas import Finished, ModelDelta
 from kit_jupyter.errors import UsageError, WireError
-from kit_jupyter.messages import Finished, ModelDelta, ModelRef, ToolSpec
+from kit_jupyter.messages import ModelRef, ToolSpec
 from kit_jupyter.prompt import PromptMessage
 
 __all__ = [

@@ -28,22 +28,19 @@ from typing import Any
 
 from kit_jupyter import errors
 from kit_jupyter import events as ev
-from kit_jupyter.messages import (
+from kit_jupyter.deltas import (
     Finished,
-    MediaPart,
     ModelDelta,
-    Native,
     NativeDelta,
     PartAdded,
     ResponseFacts,
     TextDelta,
     ThinkingDelta,
-    Tokens,
     ToolCallDelta,
-    ToolCallPart,
     ToolCallStart,
     UsageDelta,
 )
+from kit_jupyter.messages import MediaPart, Native, Tokens, ToolCallPart
 from kit_jupyter.prompt import ToolResultPart
 from kit_jupyter.provider import ModelInfo, ModelRequest
 from kit_jupyter.testing_contract import CONTRACT, Check, Scenario, ScriptedCall, Unsupported

@@ -32,24 +32,19 @@ from contextlib import AbstractAsyncContextManager, aclosing
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from kit_jupyter.errors import ProviderError
-from kit_jupyter.messages import (
+from kit_jupyter.deltas import (
     Finished,
     MessageBuilder,
     ModelDelta,
-    ModelRef,
     RefusalDelta,
-    RefusalPart,
     TextDelta,
-    TextPart,
     ThinkingDelta,
-    ThinkingPart,
     ToolCallDelta,
-    ToolCallPart,
     ToolCallStart,
-    ToolSpec,
     UsageDelta,
 )
+from kit_jupyter.errors import ProviderError
+from kit_jupyter.messages import ModelRef, RefusalPart, TextPart, ThinkingPart, ToolCallPart, ToolSpec
 from kit_jupyter.prompt import PromptMessage
 from kit_jupyter.provider import ModelInfo, ModelRequest, Provider
 

@@ -27,9 +27,10 @@ from typing import TYPE_CHECKING, Any
 from kit_jupyter.batch.faults import TooLarge
 from kit_jupyter.batch.rows import MapRow
 from kit_jupyter.batch.store import ResultStore, SentBatch, store_of
+from kit_jupyter.deltas import ModelDelta
 from kit_jupyter.errors import KitError, ProviderError, UsageError
 from kit_jupyter.loop import Desk, engine
-from kit_jupyter.messages import ModelDelta, ModelRef, Tokens, new_id
+from kit_jupyter.messages import ModelRef, Tokens, new_id
 from kit_jupyter.price import load_prices, price_of
 from kit_jupyter.provider import ModelInfo, ModelRequest, Provider
 from kit_jupyter.settings import PromptOptions, TurnOptions

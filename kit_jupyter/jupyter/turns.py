@@ -17,24 +17,26 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from kit_jupyter import events as ev
+from kit_jupyter.deltas import (
+    CitationDelta,
+    PartAdded,
+    RefusalDelta,
+    TextDelta,
+    ThinkingDelta,
+    ToolCallDelta,
+    ToolCallStart,
+)
 from kit_jupyter.jupyter.protocol import clean, utf16_units
 from kit_jupyter.messages import (
     Assistant,
-    CitationDelta,
     MediaPart,
     Message,
     Part,
-    PartAdded,
-    RefusalDelta,
     RefusalPart,
     ServerPart,
-    TextDelta,
     TextPart,
-    ThinkingDelta,
     ThinkingPart,
-    ToolCallDelta,
     ToolCallPart,
-    ToolCallStart,
     Usage,
     text_of,
 )

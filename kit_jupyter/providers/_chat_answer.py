@@ -16,26 +16,22 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from kit_jupyter.errors import ProviderError
-from kit_jupyter.messages import (
-    Citation,
+from kit_jupyter.deltas import (
     CitationDelta,
     Finished,
-    MediaPart,
     ModelDelta,
-    Native,
     NativeDelta,
     PartAdded,
     RefusalDelta,
     ResponseFacts,
     TextDelta,
     ThinkingDelta,
-    Tokens,
     ToolCallDelta,
     ToolCallStart,
     UsageDelta,
-    new_id,
 )
+from kit_jupyter.errors import ProviderError
+from kit_jupyter.messages import Citation, MediaPart, Native, Tokens, new_id
 from kit_jupyter.provider import ModelRequest
 from kit_jupyter.providers._errors import cut, not_json, said_in_stream
 from kit_jupyter.providers._json import dumps, loads

@@ -21,8 +21,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
+from kit_jupyter.deltas import Finished, ModelDelta, TextDelta, ThinkingDelta
 from kit_jupyter.errors import ProviderError, WireError
-from kit_jupyter.messages import Finished, ModelDelta, TextDelta, ThinkingDelta
 from kit_jupyter.provider import ModelRequest
 from kit_jupyter.providers._errors import cut, describe, not_json
 from kit_jupyter.providers.codec import Decoder, Endpoint, ServerEvent

@@ -14,24 +14,20 @@ import re
 from collections.abc import Iterable
 from typing import Any
 
-from kit_jupyter.messages import (
-    Citation,
+from kit_jupyter.deltas import (
     CitationDelta,
     Finished,
-    MediaPart,
     ModelDelta,
-    Native,
     NativeDelta,
     PartAdded,
     ResponseFacts,
-    ServerPart,
     TextDelta,
     ThinkingDelta,
-    Tokens,
     ToolCallDelta,
     ToolCallStart,
     UsageDelta,
 )
+from kit_jupyter.messages import Citation, MediaPart, Native, ServerPart, Tokens
 from kit_jupyter.provider import ModelRequest
 from kit_jupyter.providers._errors import cut, not_json, said_in_stream
 from kit_jupyter.providers._json import loads

@@ -13,24 +13,21 @@ import json
 from collections.abc import Iterable
 from typing import Any
 
-from kit_jupyter.messages import (
-    Citation,
+from kit_jupyter.deltas import (
     CitationDelta,
     Finished,
     ModelDelta,
-    Native,
     NativeDelta,
     PartAdded,
     RefusalDelta,
     ResponseFacts,
-    ServerPart,
     TextDelta,
     ThinkingDelta,
-    Tokens,
     ToolCallDelta,
     ToolCallStart,
     UsageDelta,
 )
+from kit_jupyter.messages import Citation, Native, ServerPart, Tokens
 from kit_jupyter.provider import ModelRequest
 from kit_jupyter.providers._errors import cut, not_json, said_in_stream
 from kit_jupyter.providers._json import loads

@@ -29,8 +29,8 @@ from dataclasses import replace
 from typing import Any
 from urllib.parse import urlsplit
 
+from kit_jupyter.deltas import Finished, ModelDelta, ResponseFacts, UsageDelta
 from kit_jupyter.errors import AuthFailed, ProviderError, UsageError
-from kit_jupyter.messages import Finished, ModelDelta, ResponseFacts, UsageDelta
 from kit_jupyter.provider import ModelInfo, ModelRequest, RetryNotice, retry_listener
 from kit_jupyter.providers import keys
 from kit_jupyter.providers._client import Network, SharedClients, clients_for, is_loopback
@@ -285,7 +285,7 @@ class WireProvider:
             return known
         shared = clients_for(
             self.network,
-            secure=url.startswith("https:"),
+            secure=way[1][0] == "https",  # in small letters, however it was written
             loopback=is_loopback(url),
             transport=self._transport,
         )
@@ -298,6 +298,9 @@ class WireProvider:
 
 def _lower(headers: Mapping[str, str]) -> dict[str, str]:
     """One spelling, so that a header given by a person replaces ours and does not stand beside it."""
+    for name, value in headers.items():
+        if not (isinstance(name, str) and isinstance(value, str)):
+            raise UsageError(f"a header is text, got {type(value).__name__} for {name!r}")
     return {name.lower(): value for name, value in headers.items()}
 
 
@@ -309,7 +312,11 @@ def _checked(endpoint: Endpoint) -> Endpoint:
     if not (key.isascii() and key.isprintable()):
         raise UsageError(f"the key for {endpoint.name} holds a character that no key holds; copy it again")
     keys.remember(key, f"{endpoint.name} key")
-    parts = urlsplit(endpoint.base_url)
+    try:
+        parts = urlsplit(endpoint.base_url)
+        parts.port  # noqa: B018  # it is read here, and may be none
+    except ValueError as exc:
+        raise UsageError(f"base_url {endpoint.base_url!r} is no address ({exc})") from exc
     if parts.scheme not in ("http", "https") or not parts.hostname:
         raise UsageError(f"base_url must begin with http:// or https://, got {endpoint.base_url!r}")
     return endpoint

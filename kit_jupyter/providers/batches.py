@@ -28,8 +28,9 @@ from datetime import datetime
 from typing import Any, NamedTuple
 from urllib.parse import urlsplit, urlunsplit
 
+from kit_jupyter.deltas import ModelDelta
 from kit_jupyter.errors import ProviderError, Rejected, UsageError, WireError
-from kit_jupyter.messages import ModelDelta, TextPart
+from kit_jupyter.messages import TextPart
 from kit_jupyter.prompt import PromptMessage
 from kit_jupyter.provider import ModelRequest
 from kit_jupyter.providers._errors import describe, not_json

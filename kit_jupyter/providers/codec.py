@@ -21,8 +21,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
 
+from kit_jupyter.deltas import ModelDelta
 from kit_jupyter.errors import ProviderError
-from kit_jupyter.messages import ModelDelta
 from kit_jupyter.provider import ModelRequest
 
 __all__ = ["Codec", "Decoder", "Endpoint", "HttpCall", "ServerEvent"]

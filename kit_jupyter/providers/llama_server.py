@@ -24,8 +24,9 @@ from dataclasses import replace
 from typing import Any
 from urllib.parse import urlsplit
 
+from kit_jupyter.deltas import ModelDelta
 from kit_jupyter.errors import ConnectionFailed, ReplayMiss, UsageError, WireError
-from kit_jupyter.messages import ModelDelta, ModelRef
+from kit_jupyter.messages import ModelRef
 from kit_jupyter.provider import ModelInfo, ModelRequest, status_listener
 from kit_jupyter.providers import local_models, replay
 from kit_jupyter.providers._client import http_library, is_loopback

@@ -22,6 +22,19 @@ import json
 from collections.abc import AsyncIterator, Iterator
 from typing import TYPE_CHECKING, Any
 
+from kit_jupyter.deltas import (
+    CitationDelta,
+    Finished,
+    ModelDelta,
+    NativeDelta,
+    PartAdded,
+    ResponseFacts,
+    TextDelta,
+    ThinkingDelta,
+    ToolCallDelta,
+    ToolCallStart,
+    UsageDelta,
+)
 from kit_jupyter.errors import (
     AuthFailed,
     ConnectionFailed,
@@ -34,27 +47,7 @@ from kit_jupyter.errors import (
     UsageError,
     WireError,
 )
-from kit_jupyter.messages import (
-    Citation,
-    CitationDelta,
-    Finished,
-    MediaPart,
-    ModelDelta,
-    Native,
-    NativeDelta,
-    PartAdded,
-    RefusalPart,
-    ResponseFacts,
-    ServerPart,
-    TextDelta,
-    TextPart,
-    ThinkingDelta,
-    Tokens,
-    ToolCallDelta,
-    ToolCallPart,
-    ToolCallStart,
-    UsageDelta,
-)
+from kit_jupyter.messages import Citation, MediaPart, Native, RefusalPart, ServerPart, TextPart, Tokens, ToolCallPart
 from kit_jupyter.prompt import PromptMessage, ToolResultPart
 from kit_jupyter.provider import ModelInfo, ModelRequest
 from kit_jupyter.providers._errors import describe, refusal

@@ -32,23 +32,18 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from kit_jupyter.errors import ProviderError, UsageError
-from kit_jupyter.messages import (
+from kit_jupyter.deltas import (
     Finished,
     ModelDelta,
-    Part,
     PartAdded,
     ResponseFacts,
     TextDelta,
-    TextPart,
     ToolCallDelta,
-    ToolCallPart,
     ToolCallStart,
-    ToolSpec,
     UsageDelta,
-    new_id,
-    text_of,
 )
+from kit_jupyter.errors import ProviderError, UsageError
+from kit_jupyter.messages import Part, TextPart, ToolCallPart, ToolSpec, new_id, text_of
 from kit_jupyter.prompt import PromptMessage, ToolResultPart
 from kit_jupyter.provider import ModelRequest
 from kit_jupyter.providers.answer_reader import AnswerReader, Piece

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from pydantic import BaseModel
 
-from kit_jupyter import UsageError, places
+from kit_jupyter import UsageError, deltas, messages, places
 from kit_jupyter.events import ToolOutput
 from kit_jupyter.messages import ModelRef, Tokens, ToolSpec
 from kit_jupyter.price import price_of
@@ -36,6 +36,14 @@ def test_a_shape_that_holds_itself_is_an_object_of_its_own() -> None:
     assert not shape.is_wrapped
     assert shape.read('{"name": "a", "below": [{"name": "b"}]}').below[0] == Tree(name="b")
     assert Format(list[Tree]).read('{"value": [{"name": "a"}]}') == [Tree(name="a")]
+
+
+def test_deltas_are_found_among_the_messages_too() -> None:
+    """Their room is `deltas`; whoever writes a provider imports all of its words from `messages`."""
+    assert {name for name in deltas.__all__ if getattr(messages, name) is not getattr(deltas, name)} == set()
+    assert set(deltas.__all__) < set(messages.__all__)
+    with pytest.raises(AttributeError, match=r"'kit_jupyter\.messages' has no attribute 'Hologram'"):
+        messages.Hologram  # noqa: B018
 
 
 def test_a_schema_is_checked_as_far_as_can_be_without_the_validator(monkeypatch: pytest.MonkeyPatch) -> None:

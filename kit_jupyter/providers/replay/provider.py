@@ -7,8 +7,9 @@ from collections.abc import AsyncIterator, Callable
 from dataclasses import replace
 from typing import Any
 
+from kit_jupyter.deltas import ModelDelta
 from kit_jupyter.errors import UsageError
-from kit_jupyter.messages import ModelDelta, ModelRef
+from kit_jupyter.messages import ModelRef
 from kit_jupyter.provider import ModelInfo, ModelRequest, Provider
 from kit_jupyter.providers.replay.playing import first_exchanges
 from kit_jupyter.providers.replay.setting import recording_file
