@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
 from kit_jupyter import events as ev
+from kit_jupyter.event_bus import EventBus
 from kit_jupyter.extension import ExtensionHost
 from kit_jupyter.inbox import Inbox, Ticket
 from kit_jupyter.loop import Desk
@@ -159,7 +160,7 @@ class TurnHouse:
 
     kit_id: str
     session: Session
-    bus: ev.EventBus
+    bus: EventBus
     inbox: Inbox
     host: ExtensionHost
     toolbox: Toolbox

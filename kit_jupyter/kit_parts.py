@@ -13,6 +13,7 @@ from kit_jupyter.asking import ask_for_guest
 from kit_jupyter.claims import Claims
 from kit_jupyter.compactor import Compactor
 from kit_jupyter.errors import KitError, SessionError, UsageError
+from kit_jupyter.event_bus import EventBus, Subscription
 from kit_jupyter.extension import ExtensionHost
 from kit_jupyter.house import History
 from kit_jupyter.inbox import Inbox, QueueState
@@ -132,7 +133,7 @@ class KitParts:
         if self.settings.model and provider is None:
             ModelRef.parse(self.settings.model)
         self._shelf = Shelf(provider)
-        self.bus = ev.EventBus()
+        self.bus = EventBus()
         self._inbox = Inbox(self._queue_changed)
         self._desk = Desk()
         self._state: dict[str, Any] = {}
@@ -418,7 +419,7 @@ class KitParts:
         """What this Kit could leak: a report over its tools, guests and sub-agents, under the policy in force."""
         return self.host.trifecta(tuple(self.tools.values()), asks=self._always_asks)
 
-    def subscribe(self, fn: Callable[[Any], object], *types: type[ev.Event], inline: bool = False) -> ev.Subscription:
+    def subscribe(self, fn: Callable[[Any], object], *types: type[ev.Event], inline: bool = False) -> Subscription:
         """Call `fn` with each event; see `EventBus.subscribe`. Any thread."""
         return self.bus.subscribe(fn, *types, inline=inline)
 

@@ -14,7 +14,7 @@ from kit_jupyter.batch.half_price import Aside
 from kit_jupyter.batch.plan import Ask, Plan
 from kit_jupyter.batch.rows import MapRow
 from kit_jupyter.errors import KitError
-from kit_jupyter.events import EventBus
+from kit_jupyter.event_bus import EventBus
 from kit_jupyter.extension import ExtensionHost
 from kit_jupyter.inbox import Inbox
 from kit_jupyter.messages import TextPart

@@ -48,6 +48,7 @@ CORE = [
     "deltas",
     "loop",
     "events",
+    "event_bus",
     "entry",
     "places",
     "session",
