@@ -15,10 +15,11 @@ from kit_jupyter.compactor import Compactor
 from kit_jupyter.errors import KitError, SessionError, UsageError
 from kit_jupyter.event_bus import EventBus, Subscription
 from kit_jupyter.extension import ExtensionHost
+from kit_jupyter.glance import Messages
 from kit_jupyter.house import History
 from kit_jupyter.inbox import Inbox, QueueState
 from kit_jupyter.loop import Desk
-from kit_jupyter.messages import Assistant, Message, ModelRef, Part, TextPart, Tokens, Usage, new_id
+from kit_jupyter.messages import Assistant, ModelRef, Part, TextPart, Tokens, Usage, new_id
 from kit_jupyter.permissions import (
     Approval,
     Approver,
@@ -310,12 +311,12 @@ class KitParts:
         self._toolbox = None
 
     @property
-    def messages(self) -> tuple[Message, ...]:
-        """The context of the next request."""
+    def messages(self) -> Messages:
+        """The context of the next request: a tuple, shown with one line a message."""
         return self.session.messages()
 
     @property
-    def history(self) -> tuple[Message, ...]:
+    def history(self) -> Messages:
         """The whole branch as a person sees it: nothing of it goes when history is summarised."""
         return self.session.transcript()
 

@@ -21,7 +21,6 @@ import asyncio
 import gc
 import json
 import os
-import re
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -38,7 +37,8 @@ from kit_jupyter.entry import (
     parse_line,
 )
 from kit_jupyter.errors import SessionError
-from kit_jupyter.messages import Assistant, CellRef, Message, ToolResult, User, new_id, now, text_of
+from kit_jupyter.glance import Messages, clipped, glance, who
+from kit_jupyter.messages import CellRef, Message, ToolResult, User, new_id, now, text_of
 from kit_jupyter.places import data_dir, project_root, sessions_dir, storable, working_dir
 from kit_jupyter.session_file import VERSION, SessionFile
 
@@ -100,7 +100,7 @@ class Session:
         self._backwards: Iterator[tuple[int, bytes, bool]] | None = None
         self._leaf: str | None = None
         self._context: list[Message] | None = []
-        self._snapshot: tuple[Message, ...] | None = ()
+        self._snapshot: Messages | None = Messages()
         self._cells: dict[tuple[str, str], str] | None = None  # of this branch: cell to the first turn it made
 
     # -- making
@@ -187,7 +187,7 @@ class Session:
                     except Exception:  # a damaged line must not hide the session
                         continue
                     if message is not None and getattr(message, "source", None) is None:
-                        title = _clipped(text_of(message.parts[:1]), 80)  # what is attached comes after
+                        title = clipped(text_of(message.parts[:1]), 80)  # what is attached comes after
                 elif line.startswith(b'{"type":"name"'):
                     try:
                         name = json.loads(line).get("name", "")
@@ -340,13 +340,13 @@ class Session:
         """Entries from the root to the leaf."""
         return self.path_to(self._leaf)
 
-    def messages(self) -> tuple[Message, ...]:
+    def messages(self) -> Messages:
         """The context of the next request: root to leaf, honouring the last compaction."""
         with self._lock:
             if self._context is None:
                 self._context, self._snapshot = self._compute_context(), None
             if self._snapshot is None:
-                self._snapshot = tuple(self._context)
+                self._snapshot = Messages(self._context)
             return self._snapshot
 
     def _compute_context(self) -> list[Message]:
@@ -374,9 +374,9 @@ class Session:
         found.reverse()
         return found
 
-    def transcript(self) -> tuple[Message, ...]:
+    def transcript(self) -> Messages:
         """What a person sees of this branch: every message, summaries in their places."""
-        return tuple(e.message for e in self.branch() if e.message is not None)
+        return Messages(e.message for e in self.branch() if e.message is not None)
 
     def children(self, entry_id: str | None) -> list[Entry]:
         """Entries whose parent is `entry_id`, oldest first."""
@@ -623,13 +623,12 @@ class Session:
             entry, depth = stack.pop()
             below = kids.get(entry.id, [])
             message = entry.message
-            role = "summary" if entry.type == "compaction" else getattr(message, "role", entry.type)
-            if role == "user" and message is not None and getattr(message, "source", None) is not None:
-                role = f"added ({getattr(message, 'source', '')})"  # not the person's words
+            said = "summary: (empty)"
+            if message is not None:
+                said = f"{'summary' if entry.type == 'compaction' else who(message)}: {glance(message)}"
             mark = "*" if entry.id == self._leaf else ("|" if entry.id in on_branch else " ")
-            label = f" [{labels[entry.id]}]" if entry.id in labels else ""
-            words = _words(message) if message is not None else ""
-            lines.append(f"{mark} {'  ' * depth}{role}: {words}{label}  ({short[entry.id]})")
+            label = f" [{clipped(labels[entry.id], 80)}]" if entry.id in labels else ""
+            lines.append(f"{mark} {'  ' * depth}{said}{label}  ({short[entry.id]})")
             if handed := _sub_agent_of(message):
                 lines.append(f"  {'  ' * (depth + 1)}sub-agent {handed}")
             deeper = depth + (1 if len(below) > 1 else 0)
@@ -639,20 +638,6 @@ class Session:
     def __repr__(self) -> str:
         where = str(self.path.name) if self.path else "in memory"
         return f"<Session {self.id} {where}>"
-
-
-def _clipped(text: str, limit: int) -> str:
-    words = " ".join(text.split())
-    return words if len(words) <= limit else words[: limit - 1].rstrip() + "…"
-
-
-def _words(message: Message) -> str:
-    """What a message says, in a line: a person's own words without what they attached."""
-    parts = message.parts
-    text = text_of(parts[:1] if isinstance(message, User) and message.source is None else parts)
-    if not text.strip() and isinstance(message, Assistant) and message.tool_calls:
-        text = "calls " + ", ".join(call.name for call in message.tool_calls)
-    return _clipped(re.sub(r"</?system-reminder>", " ", text), 60)
 
 
 def _short_ids(ids: Sequence[str]) -> dict[str, str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import pickle
 import random
 import shutil
 import signal
@@ -21,6 +22,7 @@ from hypothesis import strategies as st
 
 from kit_jupyter import Kit, KitError, PromptOptions, Session, SessionError, UsageError
 from kit_jupyter.events import TurnStart, UserMessage, Warned
+from kit_jupyter.glance import Messages
 from kit_jupyter.messages import (
     Assistant,
     CellRef,
@@ -30,6 +32,7 @@ from kit_jupyter.messages import (
     ModelRef,
     Native,
     PathFacts,
+    RefusalPart,
     RequestFacts,
     ResultFacts,
     RunFacts,
@@ -220,6 +223,69 @@ def test_messages_are_the_way_from_the_leaf_to_the_root(tmp_path: Path) -> None:
         assert [e.id for e in again.path_to(ids[3])] == ids
     with pytest.raises(SessionError, match="no entry 'nope'"):
         session.move_leaf("nope")
+
+
+def test_every_line_of_the_tree_says_what_stands_there(tmp_path: Path) -> None:
+    """Lines had ended after ``tool:`` or ``assistant:`` where no words are; escape sequences went through."""
+    session, facts = Session.create(tmp_path), iter(range(99))
+
+    def add(made: Any, *parts: Any, **more: Any) -> None:
+        session.append(made(id=f"msg_{next(facts):06}", time=now(), parts=parts, **more))
+
+    png = MediaPart("image/png", "aGk=", "plot.png")
+    call = ToolCallPart("c", "area"), ToolCallPart("d", "look")
+    add(User, png, TextPart("x" * 9000))
+    add(Assistant, *call)
+    add(ToolResult, TextPart("6\n\x1b[2Kseven"), call_id="c", name="area")
+    add(ToolResult, png, call_id="d", name="look", is_error=True)
+    add(Assistant, TextPart("So I look."), *call[1:])
+    add(ToolResult, call_id="d", name="look")
+    add(Assistant, ThinkingPart("hm"))
+    add(Assistant, result=ResultFacts(finish="error", error=ErrorFacts("overloaded", "busy")))
+    add(Assistant, ThinkingPart("hm"), result=ResultFacts(finish="aborted"))
+    add(Assistant, RefusalPart("I will not."))
+    add(Assistant, ServerPart("call", "web_search", Native("w", {})))
+    add(Assistant)
+    add(User, TextPart(" \n "))
+
+    lines = [line[2:].rpartition("  (")[0] for line in session.tree().splitlines()]
+
+    assert lines == [
+        "user: " + "x" * 59 + "…",
+        "assistant: calls area, look",
+        "tool: area: 6 \\x1b[2Kseven",
+        "tool: look (error): (image/png plot.png)",
+        "assistant: So I look. [calls look]",
+        "tool: look: (empty)",
+        "assistant: (thinking only)",
+        "assistant: (failed: busy)",
+        "assistant: (thinking only) (stopped)",
+        "assistant: refuses: I will not.",
+        "assistant: (web_search)",
+        "assistant: (empty)",
+        "user: (empty)",
+    ]
+    shown = repr(Messages(session.messages())).splitlines()
+    assert shown[:2] == ["13 messages", "  0  user: " + "x" * 79 + "…"]
+    assert shown[8] == "  7  assistant: (failed: busy)"
+
+
+def test_a_conversation_is_a_tuple_that_can_be_read(tmp_path: Path) -> None:
+    """`kit.messages` had been a wall of dataclasses: one line a message, the middle left out where there are many."""
+    many = Messages(user(f"q{n}") for n in range(1000))
+
+    assert isinstance(many, tuple)
+    assert many == tuple(many)
+    assert isinstance(many[3], User)
+    assert repr(many[3:5]) == "2 messages\n  0  user: q3\n  1  user: q4"
+    lines = repr(many).splitlines()
+    assert (lines[0], lines[1], lines[-1]) == ("1,000 messages", "  0  user: q0", "999  user: q999")
+    assert lines[21] == "     … 900 more …"
+    assert len(lines) == 102
+    assert repr(many[:100]).count("\n") == 100
+    assert repr(Messages()) == "()"
+    assert repr(Messages([{"role": "user"}])) == "({'role': 'user'},)"  # type: ignore[list-item]
+    assert pickle.loads(pickle.dumps(many[:2])) == many[:2]
 
 
 def test_the_tree_shows_a_persons_words_and_ids_that_can_be_typed(tmp_path: Path) -> None:

@@ -239,7 +239,7 @@ def test_the_question_shows_what_will_run(lab: Lab, later: str) -> None:
     assert asked[0].startswith("Run cell c?\n\nlaunch()")
     assert ran == (["launch()"] if later == "launch()" else [])
     if not ran:
-        assert "has changed since it was shown" in str(kit.messages)
+        assert "has changed since it was shown" in str(tuple(kit.messages))
 
 
 def test_questions_about_cells_show_the_new_text(lab: Lab) -> None:
