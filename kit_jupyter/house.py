@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import reprlib
 from collections.abc import Awaitable, Callable
 from contextvars import ContextVar
 from dataclasses import dataclass, field
@@ -10,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from kit_jupyter import events as ev
 from kit_jupyter.event_bus import EventBus
 from kit_jupyter.extension import ExtensionHost
+from kit_jupyter.glance import clipped
 from kit_jupyter.inbox import Inbox, Ticket
 from kit_jupyter.loop import Desk
 from kit_jupyter.messages import Message, ModelRef, Part, Tokens, ToolCallPart, Usage
@@ -31,7 +33,7 @@ turns_here: ContextVar[frozenset[str]] = ContextVar("kit_turns_here", default=fr
 """Ids of the Kits in whose turns this code runs: waiting for one of those would be waiting for oneself."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class TurnResult:
     """What came of a turn; ``str()`` of it is the final text.
 
@@ -81,10 +83,33 @@ class TurnResult:
     def __str__(self) -> str:
         return self.text
 
+    def __repr__(self) -> str:
+        tokens = self.usage.tokens
+        calls = clipped(", ".join(call.name for call in self.tool_calls), 60)
+        facts = (
+            self.stop_reason,
+            _counted(self.steps, "step"),
+            _counted(len(self.tool_calls), "tool call") + (f" ({calls})" if calls else ""),
+            _counted(len(self.messages), "message"),
+            f"{tokens.input:,} tokens in" if tokens.input is not None else "",
+            f"{tokens.output:,} out" if tokens.output is not None else "",
+            "cost unknown" if self.cost is None else f"${self.cost:.4f}",
+            f"structured={clipped(reprlib.repr(self.structured), 60)}" if self.structured is not None else "",
+            f"value={clipped(reprlib.repr(self.value), 60)}" if self.value is not None else "",
+            f"{len(self.returned)} not delivered" if self.returned else "",
+            clipped(self.model, 60),
+        )
+        more = f" … {len(self.text):,} characters" if len(self.text) > 60 else ""
+        return f"<TurnResult {self.text[:60]!r}{more}: {', '.join(filter(None, facts))}>"
+
     def _repr_markdown_(self) -> str:
         from kit_jupyter.harmless import harmless
 
         return harmless(self.text) or f"*(no text: {self.stop_reason})*"
+
+
+def _counted(count: int, noun: str) -> str:
+    return f"{count:,} {noun}{'' if count == 1 else 's'}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

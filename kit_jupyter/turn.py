@@ -25,6 +25,7 @@ from kit_jupyter.answer import Answer, clean
 from kit_jupyter.calls import Calls
 from kit_jupyter.errors import ContextOverflow, KitError, UsageError
 from kit_jupyter.extension import StepPlan
+from kit_jupyter.glance import Messages
 from kit_jupyter.house import FOLLOW_UP, History, Opening, TurnHouse, TurnResult, turns_here
 from kit_jupyter.inbox import Ticket
 from kit_jupyter.masking import mask
@@ -302,7 +303,7 @@ class Turn:
             usage=self.usage or Usage(),
             stop_reason=self.stop_reason,
             steps=self.step,
-            messages=tuple(self.stored),
+            messages=Messages(self.stored),
             turn_id=self.id,
             session_id=self.house.session.id,
             entry_id=self.house.session.leaf or "",

@@ -16,7 +16,7 @@ import kit_jupyter
 from kit_jupyter import Kit, KitError, PromptOptions, ProviderError, Session, TurnResult, UsageError
 from kit_jupyter import events as ev
 from kit_jupyter.inbox import Receipt
-from kit_jupyter.messages import Assistant, System, TextPart, ToolResult, User, text_of
+from kit_jupyter.messages import Assistant, System, TextPart, Tokens, ToolResult, Usage, User, text_of
 from kit_jupyter.testing import (
     ScriptedProvider,
     delay,
@@ -278,6 +278,37 @@ async def test_base_url_and_key_of_one_call_reach_the_request_only(make: Any) ->
     assert (provider.requests[0].base_url, provider.requests[0].api_key) == ("http://localhost:1", "secret-key-1")
     assert provider.requests[1].api_key is None
     assert "secret-key-1" not in kit.export("jsonl") + repr(provider.requests[0])
+
+
+async def test_a_result_shows_itself_in_a_line(make: Any) -> None:
+    """`repr` of a result had been every field of every message; now words, counts, cost and how it ended."""
+    kit, _ = make([tool_call("area", width=2, height=3)], "It is 6 " + "y" * 500, tools=[area], session=None)
+
+    result = await kit.prompt("how large?")
+
+    said = repr(result)
+    assert said.startswith("<TurnResult 'It is 6 yyy")
+    assert "508 characters: stop, 2 steps, 1 tool call (area), 4 messages, " in said
+    assert "cost unknown" in said
+    assert len(said) < 250
+    assert str(result) == result._repr_markdown_() == result.text
+    assert repr(result.messages).startswith("4 messages\n  0  user: how large?\n  1  assistant: calls area\n")
+
+
+def test_a_results_value_may_be_large_or_odd() -> None:
+    """What a tool or a schema gave is cut; one that cannot be shown breaks nothing; a paid turn says its price."""
+
+    class Odd:
+        def __repr__(self) -> str:
+            raise RuntimeError("no")
+
+    tokens = Tokens(input=1234, output=5)
+    made = TurnResult(text="", value=Odd(), structured=list(range(10_000)), usage=Usage(tokens=tokens, cost=0.5))
+
+    said = repr(made)
+    assert said.startswith("<TurnResult '': stop, 0 steps, 0 tool calls, 0 messages, 1,234 tokens in, 5 out, $0.5000, ")
+    assert "structured=[0, 1, 2" in said
+    assert "Odd" in said
 
 
 # ---------------------------------------------------------------- steer

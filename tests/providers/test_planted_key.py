@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import dataclasses
 import io
 import json
 import logging
@@ -82,7 +83,9 @@ async def test_a_talk_leaves_no_key_behind(
         shown = [
             repr(kit),
             repr(result),
+            repr(dataclasses.asdict(result)),
             repr(kit.messages),
+            repr(tuple(kit.messages)),
             repr(kit.last_request),
             repr(provider),
             repr(provider.endpoint),
