@@ -109,6 +109,8 @@ def tls_context(bundle: str | None, http2: bool = False) -> ssl.SSLContext:
         If the bundle cannot be read.
     """
     context = ssl.create_default_context()
+    if not http2:  # else the library says so itself; some gateways refuse who offers nothing
+        context.set_alpn_protocols(["http/1.1"])
     if importlib.util.find_spec("certifi"):
         context.load_verify_locations(cafile=importlib.import_module("certifi").where())
     if bundle:
@@ -220,7 +222,8 @@ def _is_chosen(network: Network) -> bool:
 
 def _may_need_proxy(network: Network) -> bool:
     """A proxy is set for some address; which, the library knows."""
-    return network.proxy is not None or bool(getproxies())
+    # Not those for FTP and the like, nor ``no``, which is how NO_PROXY comes.
+    return network.proxy is not None or not {"http", "https", "all"}.isdisjoint(getproxies())
 
 
 @functools.lru_cache(maxsize=256)

@@ -8,15 +8,18 @@ is little more than a request. Here the loop is asyncio's and nothing is shared 
 needed. The protocol is left to h11, which the library's own transport uses, too; names, TLS and the race between
 addresses are left to asyncio.
 
-A connection carries one exchange at a time. One that was read to its end waits among the idle ones, the last one to
-come is the first to go; any other is closed, which is how a service learns of a stop. A request is never sent twice:
-whether it may be is known one floor up (`_wire`).
+A connection carries one exchange at a time. One that was read to its end, and on which nothing came after it, waits
+among the idle ones, the last one to come is the first to go, and for `IDLE_SECONDS` at most; any other is closed,
+which is how a service learns of a stop. A request is never sent twice: whether it may be is known one floor up
+(`_wire`).
 """
 
 from __future__ import annotations
 
 import asyncio
+import base64
 import functools
+import select
 import ssl
 from collections import deque
 from collections.abc import AsyncIterator, Callable
@@ -32,6 +35,7 @@ __all__ = ["socket_transport"]
 PIECE_BYTES = 64 * 1024
 FULL_BYTES = 256 * 1024  # come in and not read: the service has to wait
 HEADER_BYTES = 100 * 1024  # of an answer; as much as httpcore allows
+MAX_INTERIM = 100  # answers before the answer: a service that sends them without end would keep us busy for ever
 RACE_SECONDS = 0.25  # how long an address may take before the next one is tried beside it, as RFC 8305 has it
 
 
@@ -86,8 +90,20 @@ class _Connection(asyncio.Protocol):
 
     @property
     def is_usable(self) -> bool:
-        """The service has neither closed it nor said anything unasked."""
-        return not (self._has_ended or self._pieces)
+        """The service has neither closed it nor said anything unasked, not even behind the last answer."""
+        return not (self._has_ended or self._pieces or self.state.trailing_data[0])
+
+    @property
+    def has_news(self) -> bool:
+        """Something lies in the socket that the loop has not seen yet: of an idle one, nearly always its end."""
+        number = self._socket.get_extra_info("socket").fileno()
+        if number < 0:
+            return True
+        if not hasattr(select, "poll"):  # Windows
+            return bool(select.select([number], [], [], 0)[0])
+        poll = select.poll()
+        poll.register(number, select.POLLIN)
+        return bool(poll.poll(0))
 
     async def ask(self, request: Any) -> None:
         """Send head and body. A service that hangs up before it has read all may have answered all the same."""
@@ -185,11 +201,15 @@ def socket_transport(library: ModuleType) -> Callable[[ssl.SSLContext | None], A
             self.is_closed = False
             self._context = context
             self._idle: dict[tuple[str, str, int], deque[_Connection]] = {}
+            self._sweep: asyncio.TimerHandle | None = None  # stands while any is idle
 
         def build_request(
             self, method: str, url: Any, *, headers: Any, content: Any, timeout: Any, extensions: dict[str, Any]
         ) -> Any:
-            known = {"accept": "*/*", "user-agent": user_agent, **headers}
+            known = type(headers)({"accept": "*/*", "user-agent": user_agent, **headers})
+            if url.userinfo:  # as a client of the library has it: name and password of an address go before a key
+                words = f"{url.username}:{url.password}".encode()
+                known["authorization"] = f"Basic {base64.b64encode(words).decode()}"
             extensions = {"timeout": timeout.as_dict(), **extensions}
             return library.Request(method, url, headers=known, content=content, extensions=extensions)
 
@@ -203,8 +223,11 @@ def socket_transport(library: ModuleType) -> Callable[[ssl.SSLContext | None], A
             connection = self._take(_origin(request.url)) or await self._connect(request)
             try:
                 await connection.ask(request)
-                while type(event := await connection.event()) is h11.InformationalResponse:
-                    pass
+                for _ in range(MAX_INTERIM):
+                    if type(event := await connection.event()) is not h11.InformationalResponse:
+                        break
+                if type(event) is not h11.Response:
+                    raise h11.RemoteProtocolError("the server sent no answer to what it was asked")
             except BaseException as exc:
                 connection.close()
                 if isinstance(exc, h11.LocalProtocolError):
@@ -227,7 +250,7 @@ def socket_transport(library: ModuleType) -> Callable[[ssl.SSLContext | None], A
             oldest = asyncio.get_running_loop().time() - IDLE_SECONDS
             while idle:
                 connection = idle.pop()
-                if connection.idle_since >= oldest and connection.is_usable:
+                if connection.idle_since >= oldest and connection.is_usable and not connection.has_news:
                     return connection
                 connection.close()
             return None
@@ -246,18 +269,34 @@ def socket_transport(library: ModuleType) -> Callable[[ssl.SSLContext | None], A
         def give_back(self, connection: _Connection) -> None:
             """Keep it for the next request if this one's answer was read to its end, else close it."""
             state = connection.state
-            if self.is_closed or state.our_state is not h11.DONE or state.their_state is not h11.DONE:
+            is_read = state.our_state is h11.DONE and state.their_state is h11.DONE
+            if self.is_closed or not is_read or not connection.is_usable:
                 connection.close()
                 return
             state.start_next_cycle()
-            now = connection.idle_since = asyncio.get_running_loop().time()
-            idle = self._idle.setdefault(connection.origin, deque())
-            idle.append(connection)
-            while idle[0].idle_since < now - IDLE_SECONDS:
-                idle.popleft().close()
+            loop = asyncio.get_running_loop()
+            connection.idle_since = loop.time()
+            self._idle.setdefault(connection.origin, deque()).append(connection)
+            if self._sweep is None:
+                self._sweep = loop.call_later(IDLE_SECONDS, self._close_old)
+
+        def _close_old(self) -> None:
+            """Close what nobody used for `IDLE_SECONDS`, and look again when the next one will be as old."""
+            loop = asyncio.get_running_loop()
+            oldest = loop.time() - IDLE_SECONDS + 0.01
+            for origin, idle in list(self._idle.items()):
+                while idle and idle[0].idle_since <= oldest:
+                    idle.popleft().close()
+                if not idle:
+                    del self._idle[origin]
+            first = min((idle[0].idle_since for idle in self._idle.values()), default=None)
+            self._sweep = None if first is None else loop.call_at(first + IDLE_SECONDS, self._close_old)
 
         async def aclose(self) -> None:
             self.is_closed = True
+            if self._sweep is not None:
+                self._sweep.cancel()
+                self._sweep = None
             idle, self._idle = self._idle, {}
             for connections in idle.values():
                 for connection in connections:

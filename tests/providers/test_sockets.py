@@ -117,6 +117,115 @@ async def test_a_connection_that_the_service_ended_is_not_used_again(httpx: Any,
     assert (first, second, it.connections) == (b"ok", b"ok", 2)
 
 
+@pytest.mark.parametrize("more", [OK.replace(b"ok", b"no"), b"?"], ids=["an answer", "anything"])
+async def test_what_comes_behind_an_answer_is_not_taken_for_the_next_one(httpx: Any, more: bytes) -> None:
+    """A service that says more than it was asked, in one piece with the answer: the connection is closed."""
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        while True:
+            await head_of(reader)
+            writer.write(OK + more)
+
+    async with Served(httpx, serve) as it:
+        assert [await it.read(), await it.read()] == [b"ok"] * 2
+
+    assert it.connections == 2
+
+
+async def test_a_connection_whose_end_the_loop_has_not_seen_is_not_used(httpx: Any) -> None:
+    """A service that hangs up behind its answer without a word, while something else keeps the loop busy."""
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await head_of(reader)
+        writer.write(OK)
+
+    async with Served(httpx, serve) as it:
+        response = await it.ask()
+        body = response.stream.__aiter__()
+        assert await anext(body) == b"ok"
+        connection = response.stream._connection
+        held = connection._socket
+        held.pause_reading()  # as a loop that does not come to it
+        await asyncio.wait_for(it.over.wait(), 5)
+        await asyncio.sleep(0.05)  # for its end to arrive here
+        assert await anext(body, None) is None
+        await response.aclose()
+        assert connection.is_usable
+
+        assert await asyncio.wait_for(it.read(), 5) == b"ok"
+
+    assert it.connections == 2
+
+
+async def test_idle_connections_are_closed_after_a_while(httpx: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where their service is not asked again: a burst of prompts leaves no sockets behind."""
+    monkeypatch.setattr(_sockets, "IDLE_SECONDS", 0.2)
+    gone: list[None] = []
+    all_gone = asyncio.Event()
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await head_of(reader)
+        await asyncio.sleep(0.02)  # until all are asked
+        writer.write(OK)
+        assert await reader.read(1) == b""
+        gone.append(None)
+        if len(gone) == 5:
+            all_gone.set()
+
+    async with Served(httpx, serve) as it:
+        await asyncio.gather(*(it.read() for _ in range(5)))
+        assert it.connections == 5
+        await asyncio.wait_for(all_gone.wait(), 5)
+
+        assert not it.transport._idle
+        assert it.transport._sweep is None
+
+
+async def test_name_and_password_of_an_address_are_sent(httpx: Any) -> None:
+    """``http://user:password@host``, as a gateway asks for it; the library's client sends it, too."""
+    heads: list[bytes] = []
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        heads.append(await head_of(reader))
+        writer.write(OK)
+
+    async with Served(httpx, serve) as it:
+        it.url = it.url.replace("//", "//user:p%40ss@")
+        await it.read(authorization="Bearer key")
+
+    assert b"authorization: Basic dXNlcjpwQHNz\r\n" in heads[0]
+    assert b"Bearer" not in heads[0]
+
+
+async def test_headers_stay_hidden(httpx: Any) -> None:
+    """What hides its values from a traceback with locals is not opened on the way."""
+
+    class Hidden(dict[str, str]):
+        pass
+
+    made: list[type] = []
+
+    class Spy(httpx.Request):  # type: ignore[misc]
+        def __init__(self, *args: Any, headers: Any, **more: Any) -> None:
+            made.append(type(headers))
+            super().__init__(*args, headers=headers, **more)
+
+    transport = socket_transport(httpx)(None)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(httpx, "Request", Spy)
+        request = transport.build_request(
+            "POST",
+            httpx.URL("http://127.0.0.1/"),
+            headers=Hidden({"authorization": "key"}),
+            content=b"",
+            timeout=connect_timeout(httpx.__name__, 5),
+            extensions={},
+        )
+
+    assert made == [Hidden]
+    assert request.headers["authorization"] == "key"
+
+
 async def test_a_connection_that_waited_for_long_is_not_used_again(httpx: Any) -> None:
     """Services close idle connections in the moment when one is used; an old one is not tried."""
 
@@ -251,8 +360,10 @@ async def test_closing_in_the_middle_of_an_answer_hangs_up(httpx: Any) -> None:
         (b"SSH-2.0-OpenSSH_9.2\r\n", "RemoteProtocolError"),
         (b"HTTP/1.1 200 OK\r\n" + b"x-long: " + b"y" * 200_000 + b"\r\n\r\n", "RemoteProtocolError"),
         (b"HTTP/1.1 200 OK\r\ncontent-length: 5\r\n\r\nok", "RemoteProtocolError"),
+        (b"HTTP/1.1 103 Early Hints\r\n\r\n" * 1000 + OK, "RemoteProtocolError"),
+        (b"HTTP/1.1 101 Switching Protocols\r\nupgrade: x\r\nconnection: upgrade\r\n\r\nok", "RemoteProtocolError"),
     ],
-    ids=["nothing", "no http", "endless head", "cut"],
+    ids=["nothing", "no http", "endless head", "cut", "hints without end", "another protocol"],
 )
 async def test_what_is_no_answer_is_an_error_of_the_library(httpx: Any, answer: bytes, kind: str) -> None:
     """One of its own kinds, as its own transport raises them."""
@@ -306,12 +417,25 @@ async def test_no_cookie_comes_back(httpx: Any) -> None:
     [
         ({}, {}, True),
         ({"HTTPS_PROXY": "http://127.0.0.1:1"}, {}, False),
+        ({"all_proxy": "http://127.0.0.1:1"}, {}, False),
+        ({"NO_PROXY": "example.org"}, {}, True),
+        ({"ftp_proxy": "http://127.0.0.1:1"}, {}, True),
         ({"KIT_HTTP": "httpx"}, {}, False),
         ({}, {"library": "httpx"}, False),
         ({}, {"proxy": "http://127.0.0.1:1"}, False),
         ({"KIT_HTTP2": "1"}, {}, False),
     ],
-    ids=["plain", "proxy set", "library set", "library asked for", "proxy asked for", "http2"],
+    ids=[
+        "plain",
+        "proxy set",
+        "for all",
+        "no proxy",
+        "for other things",
+        "library set",
+        "library asked for",
+        "proxy asked for",
+        "http2",
+    ],
 )
 async def test_the_straight_way_is_taken_where_nothing_else_is_asked_for(
     environment: dict[str, str], more: dict[str, Any], is_straight: bool, monkeypatch: pytest.MonkeyPatch
