@@ -122,7 +122,7 @@ def _no_connection(host: str, port: int | None, reason: str, endpoint: Endpoint)
             f"no trusted connection to {at} ({reason})",
             "if a company gateway signs with its own certificate, name its file in KIT_CA_BUNDLE",
         )
-    if "name or service" in low or "getaddrinfo" in low or "nodename" in low or "name resolution" in low:
+    if any(words in low for words in ("name or service", "getaddrinfo", "nodename", "name resolution", "idna")):
         return f"the name {host} is not known ({reason})", "check base_url and the network"
     if is_loopback(endpoint.base_url):
         return f"nothing listens at {at}", "start the server, or check base_url"

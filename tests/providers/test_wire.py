@@ -434,6 +434,26 @@ async def test_a_header_with_a_line_break_is_refused_without_its_value(provider:
     assert "hush" not in "".join(traceback.format_exception(error))
 
 
+async def test_a_header_that_is_no_text_is_refused_by_its_name(provider: Make) -> None:
+    """A number given for a header is the caller's slip, not an answer nobody knows."""
+    with pytest.raises(UsageError, match="a header is text, got int for 'x-number'"):
+        await read(provider("http://127.0.0.1:9/v1").stream(ask(headers={"x-number": 5})))
+
+
+@pytest.mark.parametrize("url", ["http://127.0.0.1:99999/v1", "http://127.0.0.1:eight/v1", "http://[::1/v1"])
+async def test_an_address_that_is_none_is_refused_with_its_text(provider: Make, url: str) -> None:
+    """A port too high, or a bracket that is not closed: told before anything is sent."""
+    with pytest.raises(UsageError, match="base_url"):
+        await read(provider("http://127.0.0.1:9/v1").stream(ask(base_url=url)))
+
+
+async def test_a_name_that_cannot_be_one_is_not_known(provider: Make) -> None:
+    """Two dots in a row: no resolver is asked, and it says the same as for one that knows nothing."""
+    error = await failure(provider("http://a..b/v1"))
+
+    assert "the name a..b is not known" in str(error)
+
+
 # ---------------------------------------------------------------- redirects
 
 
@@ -753,6 +773,27 @@ async def test_a_private_ca_is_trusted_when_named(
     network = Network(library=library, ca_bundle=str(bundle) if way == "argument" else None)
     async with Loopback(answer("ok"), tls=context) as server:
         assert (await read(provider(server.url, network=network).stream(ask()))).text == "ok"
+        capitals = server.url.replace("https", "HTTPS")
+        assert (await read(provider(capitals, network=network).stream(ask()))).text == "ok"
+
+
+async def test_http_1_is_offered_and_nothing_else(provider: Make, library: str, tmp_path: Path) -> None:
+    """Some gateways refuse who offers no protocol; one that has both must not take HTTP/2."""
+    context, bundle = certificate(tmp_path)
+    context.set_alpn_protocols(["h2", "http/1.1"])
+    chosen: list[str | None] = []
+
+    async def reply(_: Received, out: Out) -> None:
+        chosen.append(out.writer.get_extra_info("ssl_object").selected_alpn_protocol())
+        await out.head()
+        await out.chunk(said("ok") + STOP + DONE)
+        await out.end()
+
+    async with Loopback(reply, tls=context) as server:
+        network = Network(library=library, ca_bundle=str(bundle))
+        await read(provider(server.url, network=network).stream(ask()))
+
+    assert chosen == ["http/1.1"]
 
 
 async def test_a_ca_bundle_that_is_none_is_the_caller_s_move(provider: Make, library: str, tmp_path: Path) -> None:
