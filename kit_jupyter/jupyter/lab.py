@@ -30,6 +30,7 @@ from kit_jupyter.errors import KitError, ToolError
 from kit_jupyter.extension import Extension, ExtensionContext
 from kit_jupyter.jupyter.display import is_runner
 from kit_jupyter.jupyter.keymap import Keymap
+from kit_jupyter.jupyter.settled import live_views
 from kit_jupyter.jupyter.shell import Parent, current_parent, is_kernel, main_loop
 from kit_jupyter.jupyter.sign import LAB_TARGET
 from kit_jupyter.loop import Desk, engine
@@ -210,8 +211,8 @@ class Lab:
                 return self._start_completion(client, content)
             case "settled":
                 asked = content.get("views")
-                outputs = self.nb.settled(asked if isinstance(asked, list) else [])
-                return {"outputs": outputs, "running": self.nb.live_views()}
+                outputs = self.nb.settled.outputs(asked if isinstance(asked, list) else [])
+                return {"outputs": outputs, "running": live_views(self.nb.running())}
             case "review":
                 note = {name: str(content.get(name) or "") for name in ("cell", "change", "word")}
                 with self._lock:

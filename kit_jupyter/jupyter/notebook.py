@@ -16,7 +16,7 @@ import contextvars
 import hashlib
 import threading
 import time
-from collections import Counter, OrderedDict
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
@@ -31,6 +31,7 @@ from kit_jupyter.jupyter.cells import CellFinder
 from kit_jupyter.jupyter.config import KitNotebook
 from kit_jupyter.jupyter.early import Early, Later
 from kit_jupyter.jupyter.presenter import Presenter
+from kit_jupyter.jupyter.settled import Settled, cell_view
 from kit_jupyter.jupyter.shell import (
     Parent,
     bind_parent,
@@ -48,9 +49,6 @@ from kit_jupyter.settings import PromptOptions
 from kit_jupyter.turn import TurnResult
 
 __all__ = ["Notebook", "Run"]
-
-#: Turns whose live view is gone and for which a page may still ask.
-SETTLED = 50
 
 
 @dataclass(slots=True, eq=False)
@@ -129,7 +127,7 @@ class Notebook:
         self._lock = threading.RLock()
         self.last_error: tuple[str, BaseException] | None = None
         self._noted: set[str] = set()
-        self._settled: OrderedDict[str, tuple[TurnModel, dict[str, Any]]] = OrderedDict()
+        self.settled = Settled(self.config.pack)
         self._mine: Kit | None = None  # what `kit` in the namespace was when it was last looked at
         early.hooks.after_cell = self.notice
 
@@ -409,41 +407,11 @@ class Notebook:
             self.ip.set_next_input("\n\n".join(run.below), replace=False)  # travels with the cell's reply
         run.model.raised = run.raises
         metadata = self.metadata(run)
-        view = _cell_view(run)
+        view = cell_view(run)
         run.shown.finish(run.model, metadata)
         if view is not None and self.lab is not None:
-            with self._lock:
-                self._settled[view] = run.model, metadata
-                while len(self._settled) > SETTLED:
-                    self._settled.popitem(last=False)
+            self.settled.keep(view, run.model, metadata)
             self.lab.tell_settled(view)
-
-    def live_views(self) -> dict[str, Any]:
-        """The live views of turns that run, as outputs by the id of their cell. Any thread.
-
-        For a page that was reloaded before the notebook was saved: its cell is empty.
-        """
-        out: dict[str, Any] = {}
-        for run in self.running():
-            view = _cell_view(run)
-            cell = (run.parent.get("metadata") or {}).get("cellId")
-            if view and isinstance(cell, str):
-                data = display.live_bundle(view)
-                out[cell] = {"output_type": "display_data", "data": data, "metadata": {}}
-        return out
-
-    def settled(self, views: Sequence[Any]) -> dict[str, Any]:
-        """What stands in the place of live views that are gone, as outputs by the view's model id. Any thread.
-
-        A display is updated in the page that showed it from the start. One that was reloaded in mid-turn has the view
-        from the file, where no display id is kept: it asks.
-        """
-        with self._lock:
-            found = {view: self._settled[view] for view in views if isinstance(view, str) and view in self._settled}
-        return {
-            view: {"output_type": "display_data", "data": self.config.pack(turn.saved()), "metadata": {"kit": metadata}}
-            for view, (turn, metadata) in found.items()
-        }
 
     @staticmethod
     def _say_how_it_ended(run: Run) -> None:
@@ -691,9 +659,3 @@ class Notebook:
         for presenter in self._presenters.values():
             presenter.close()
         self._presenters.clear()
-
-
-def _cell_view(run: Run) -> str | None:
-    """Model id of the live view that this run has in its cell; None for other displays, such as a panel's."""
-    shown = run.shown
-    return shown.view.model_id if isinstance(shown, display.WidgetDisplay) and shown.view is not None else None
