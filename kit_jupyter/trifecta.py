@@ -126,6 +126,7 @@ class Legs:
 _PLACES: Final = {"none": "nowhere", "vouched": "to vouched places", "any": "to any place"}
 _NO_LEGS: Final = Legs()
 UNNAMED: Final = "(extension)"
+_DECLARE: Final = "what is not declared may touch anything; @tool(legs=Legs(...)) says what a tool does"
 MAX_NODES: Final = 10_000
 MAX_DEPTH: Final = 100
 MAX_WORK: Final = 200_000
@@ -308,15 +309,19 @@ class Report:
             "watch": "the three legs meet behind a review or a vouched destination",
             "loud": "the three legs meet, and nothing stands before the way out",
         }
-        known = f"; {len(self.gaps)} not declared" if self.gaps else ""
-        return f"trifecta: {self.verdict} ({words[self.verdict]}{known})"
+        if not self.gaps:
+            return f"trifecta: {self.verdict} ({words[self.verdict]})"
+        more = f" and {len(self.gaps) - 3} more" if len(self.gaps) > 3 else ""
+        bound = "" if self.is_loud else ", as far as is declared"  # nothing is louder
+        unknown = f"not known to be harmless: {', '.join(self.gaps[:3])}{more}"
+        return f"trifecta: {self.verdict}{bound} ({words[self.verdict]}; {unknown})"
 
     def __str__(self) -> str:
         lines = [self.title]
         at = iter(self.meetings)
         lines += _text_tree(self.root, at)
         if self.gaps:
-            lines.append("not declared: " + ", ".join(self.gaps))
+            lines += ["not declared: " + ", ".join(self.gaps), _DECLARE]
         if self.changes:
             lines.append("one of these would quiet it:")
             lines += [f"  - {change.text} (then {change.verdict})" for change in self.changes]
@@ -326,14 +331,15 @@ class Report:
         return str(self)
 
     def _repr_html_(self) -> str:
-        color = {"quiet": "#2e7d32", "watch": "#b26a00", "loud": "#c62828"}[self.verdict]
+        shade = "watch" if self.gaps and self.verdict == "quiet" else self.verdict  # green is for what is known
+        color = {"quiet": "#2e7d32", "watch": "#b26a00", "loud": "#c62828"}[shade]
         parts = [
             '<div class="kit-trifecta">',
             f'<p><strong style="color:{color}">{html.escape(self.title)}</strong></p>',
             f"<ul>{_html_tree(self.root, iter(self.meetings))}</ul>",
         ]
         if self.gaps:
-            parts.append(f"<p>Not declared: {html.escape(', '.join(self.gaps))}</p>")
+            parts.append(f"<p>Not declared: {html.escape(', '.join(self.gaps))}<br>{html.escape(_DECLARE)}</p>")
         if self.changes:
             items = "".join(f"<li>{html.escape(c.text)} (then {c.verdict})</li>" for c in self.changes)
             parts.append(f"<p>One of these would quiet it:</p><ul>{items}</ul>")
@@ -597,7 +603,10 @@ def _brings(node: Node) -> Iterator[tuple[str, str]]:
 def _head(meeting: Meeting) -> str:
     node = meeting.node
     edge = f" [hand-off {node.gate}]" if len(meeting.path) > 1 else ""
-    return f"{node.label}{edge}: {meeting.legs} → {meeting.verdict}"
+    is_known = not node.gaps and all(source.legs is not None for source in node.sources)
+    more = "" if is_known else " + what is not declared"
+    bound = "" if is_known or meeting.verdict == "loud" else ", as far as is declared"
+    return f"{node.label}{edge}: {meeting.legs}{more} → {meeting.verdict}{bound}"
 
 
 def _text_tree(node: Node, meetings: Iterator[Meeting], indent: str = "") -> list[str]:

@@ -321,13 +321,33 @@ def test_two_ways_out_need_two_changes():
 
 
 def test_an_undeclared_tool_is_a_gap_not_safe():
-    """A tool that declares nothing is reported, in title and list."""
+    """A tool that declares nothing is named where the verdict stands; "quiet" alone had read as harmless."""
     report = walk(tree("agent", [tool("mystery", None), tool("add", Legs())]))
 
+    assert report.verdict == "quiet"
     assert report.gaps == ("mystery (in agent)",)
-    assert "1 not declared" in report.title
-    assert "mystery" in str(report)
-    assert "mystery" in report._repr_html_()
+    assert str(report).splitlines() == [
+        "trifecta: quiet, as far as is declared (the three legs do not meet; "
+        "not known to be harmless: mystery (in agent))",
+        "agent: no legs + what is not declared → quiet, as far as is declared",
+        "not declared: mystery (in agent)",
+        "what is not declared may touch anything; @tool(legs=Legs(...)) says what a tool does",
+    ]
+    shown = report._repr_html_()
+    assert "not known to be harmless: mystery" in shown
+    assert "#2e7d32" not in shown  # green is for what is known
+    assert "#2e7d32" in walk(tree("agent", [tool("add", Legs())]))._repr_html_()
+
+
+def test_many_undeclared_tools_are_counted_in_the_title_and_named_below():
+    """The title stays one line; what is loud anyway is not called so "as far as is declared"."""
+    unknown = [tool(f"t{n}", None) for n in range(9)]
+
+    report = walk(tree("agent", [*unknown, tool("read", PRIVATE), tool("web", WEB)]))
+
+    assert report.title.startswith("trifecta: loud (the three legs meet")
+    assert report.title.endswith("not known to be harmless: t0 (in agent), t1 (in agent), t2 (in agent) and 6 more)")
+    assert all(f"t{n} (in agent)" in str(report) for n in range(9))
 
 
 def test_tools_that_a_person_approves_count_as_reviewed():
