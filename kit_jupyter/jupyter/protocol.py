@@ -9,7 +9,7 @@ where ``n`` counts up by one per view, so that a lost frame shows itself. Stream
 UTF-16 units, because that is how a browser counts. A side that finds a gap says ``sync`` and gets
 a ``state`` with the whole tree. A page of JupyterLab or Notebook says so at its first ``sync`` (``page``):
 its frames come without the header of the message that started the cell, which is a third of a small one
-and which those two need for outputs only.
+and which those two need for outputs only; with it again once another page says that it is of neither.
 
 Kernel to browser (`TO_BROWSER`)
     ``start``     ``{kind, turn: Turn}``: a turn begins; its items follow.

@@ -118,9 +118,10 @@ class ChatView(anywidget.AnyWidget):
         self._listening: dict[str, Callable[[], None]] = {}
         self._closed = False
         self.kit: Any = None  # whose conversation a panel shows
-        # A frame is sent in the context of the cell that made the view, so that it bears that cell's parent; once a
-        # page has said that it does without, in one that has none (see `protocol`).
+        # A frame is sent in the context of the cell that made the view, so that it bears that cell's parent; where
+        # all pages have said that they do without, in one that has none (see `protocol`).
         self._context = self._frame_context = contextvars.copy_context()
+        self._needs_parent = False
         super().__init__(_esm=module_text("chat") if full else _LOADER)
         self.on_msg(self._heard)
 
@@ -317,10 +318,8 @@ class ChatView(anywidget.AnyWidget):
         if content["kind"] == "ask":
             match content.get("what"):
                 case "sync":
-                    if content.get("page") is True and self._frame_context is self._context:
-                        self._frame_context = self._context.copy()
-                        self._frame_context.run(forget_parent, get_ipython())
                     with self._lock_out:
+                        self._met_page(content.get("page"))
                         self.flush()
                         if content.get("n") != self._frame:
                             self._send_whole()
@@ -330,6 +329,15 @@ class ChatView(anywidget.AnyWidget):
                     self.answer(module={"name": name, "code": module_text(name)})
                     return
         self._verbs(self, content)
+
+    def _met_page(self, lacks_need: object) -> None:
+        """A page says whether it does without a parent; None where it asks once more, having said so before."""
+        if lacks_need is False:  # one kernel, two front ends: all get the same frames
+            self._needs_parent, self._frame_context = True, self._context
+        elif lacks_need is True and not self._needs_parent and self._frame_context is self._context:
+            without = self._context.copy()
+            without.run(forget_parent, get_ipython())
+            self._frame_context = without
 
     def in_cell(self, fn: Callable[[], object]) -> None:
         """Call `fn` so that what it shows lands in the cell that made this view. Any thread."""

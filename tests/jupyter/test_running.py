@@ -315,3 +315,41 @@ def test_frames_to_a_page_of_jupyter_name_no_cell(nb: Kernel, page: bool) -> Non
     can_forget = nb.value("hasattr(get_ipython().kernel, '_shell_parent')")
     named = {m["parent_header"].get("msg_id") for m in frames}
     assert named == ({None} if page and can_forget else {msg})
+
+
+@pytest.mark.parametrize("order", [(True, False), (False, True)], ids=["Lab first", "Lab last"])
+def test_frames_name_their_cell_where_one_page_of_two_needs_it(nb: Kernel, order: tuple[bool, bool]) -> None:
+    """Row 12c: Lab and another front end on one kernel get the same frames; both must be able to draw them."""
+    nb.script("[delay(0.5)] + [x for i in range(30) for x in (delay(0.03), text(f'w{i} '))]")
+    msg = nb.send("%%kit\ngo", cell_id=f"two-{order[0]}")
+    view = nb.view_of(msg)
+    for page in order:
+        nb.comm(view, {"kind": "ask", "what": "sync", "n": -1, "page": page})
+    nb.comm(view, {"kind": "ask", "what": "sync", "n": -1})  # a page that missed a frame says nothing of itself
+    nb.wait(msg)
+    nb.value("1")  # what the cell sent is here by now
+    sent = [m for m in nb.log if m["msg_type"] == "comm_msg" and m["content"]["comm_id"] == view]
+    frames = [m for m in sent if any(part["kind"] == "delta" for part in m["content"]["data"]["content"]["m"])]
+
+    assert len(frames) >= 5
+    assert {m["parent_header"].get("msg_id") for m in frames} == {msg}
+
+
+def test_outputs_land_in_the_cell_whose_frames_name_none(nb: Kernel) -> None:
+    """Row 12c: only frames go without a parent; what a tool shows, and what stays of the turn, keep theirs."""
+    show = "from IPython.display import HTML, display\n    display(HTML('<b>shown</b>'))"
+    nb.ok(f"def look() -> str:\n    'L.'\n    {show}\n    return 'seen'")
+    nb.script("[delay(0.5), tool_call('look')]", "[text('done')]", more=", tools=[look], permissions='auto'")
+    before = len(nb.log)
+    msg = nb.send("%%kit\ngo", cell_id="shown-lean")
+    view = nb.view_of(msg)
+    nb.comm(view, {"kind": "ask", "what": "sync", "n": -1, "page": True})
+    nb.wait(msg)
+    nb.value("1")  # what the cell sent is here by now
+    log = nb.log[before:]
+    shown = [m for m in log if "<b>shown</b>" in m["content"].get("data", {}).get("text/html", "")]
+    stays = [m for m in log if m["msg_type"] == "update_display_data"]
+    closed = [m for m in log if m["msg_type"] == "comm_close" and m["content"]["comm_id"] == view]
+
+    assert [len(shown), len(stays), len(closed)] == [1, 1, 1]
+    assert {m["parent_header"]["msg_id"] for m in (*shown, *stays, *closed)} == {msg}
