@@ -1,6 +1,7 @@
 """A session as something people read or take along: Markdown, HTML, JSONL, a notebook.
 
-The visible transcript of the present branch is written, summaries in their places. JSONL holds the whole
+The visible transcript of the present branch is written, summaries in their places. In HTML an answer's Markdown
+is drawn where nbconvert (its parser, mistune) is installed, else it stays as it was written. JSONL holds the whole
 tree; a notebook holds the present branch in its metadata, or the tree where that is asked for.
 ``Session.import_from`` can bring either back.
 """
@@ -16,6 +17,7 @@ from typing import Any
 
 from kit_jupyter.errors import UsageError
 from kit_jupyter.harmless import harmless, harmless_line
+from kit_jupyter.markdown_html import markdown_html
 from kit_jupyter.messages import (
     Assistant,
     MediaPart,
@@ -210,8 +212,11 @@ body{font:16px/1.5 system-ui,sans-serif;max-width:50rem;margin:2rem auto;padding
 article{border-left:3px solid #ccc;margin:1rem 0;padding:0 1rem}article.user{border-color:#2563a8}
 article.assistant{border-color:#2e7d32}article.tool{border-color:#8a6d00}h2{font-size:1rem;color:#444}
 pre{white-space:pre-wrap;overflow-wrap:anywhere;background:#f5f5f5;padding:.5rem}img{max-width:100%}
-.text{white-space:pre-wrap;overflow-wrap:anywhere}.thinking{color:#555}
-@media(prefers-color-scheme:dark){body{color:#eee;background:#1b1b1b}h2,.thinking{color:#bbb}pre{background:#2a2a2a}}"""
+.text{white-space:pre-wrap;overflow-wrap:anywhere}.thinking{color:#555}.markdown{overflow-wrap:anywhere}
+table{border-collapse:collapse}th,td{border:1px solid #ccc;padding:.2rem .6rem}.right{text-align:right}
+.center{text-align:center}.left{text-align:left}blockquote{border-left:3px solid #ccc;margin:0;padding:0 1rem}
+@media(prefers-color-scheme:dark){body{color:#eee;background:#1b1b1b}h2,.thinking{color:#bbb}pre{background:#2a2a2a}
+a{color:#8ab4f8}th,td{border-color:#555}}"""
 
 
 def _html(session: Session, messages: tuple[Shown, ...]) -> str:
@@ -234,6 +239,8 @@ def _html_part(message: Message, part: Part) -> str:
     match part:
         case TextPart(text) if isinstance(message, ToolResult):
             return f"<pre>{html.escape(text)}</pre>"
+        case TextPart(text) if isinstance(message, Assistant) and (rich := markdown_html(text)):
+            return f'<div class="markdown">{rich}</div>'
         case TextPart(text) | RefusalPart(text):
             return f'<div class="text">{html.escape(text)}</div>'
         case ThinkingPart(text):

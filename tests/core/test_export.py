@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import re
+import sys
+import time
+from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +15,7 @@ import pytest
 
 from kit_jupyter import Kit, MediaPart, Session, SessionError, UsageError
 from kit_jupyter.export import export_session
+from kit_jupyter.markdown_html import MAX_CHARACTERS, _parser, markdown_html
 from kit_jupyter.testing import ScriptedProvider, delay, provider_error, text, thinking, tool_call
 
 from .helpers import area, until
@@ -198,3 +203,132 @@ def test_an_answer_as_a_cells_value_is_harmless() -> None:
     assert "&lt;script>" in shown
     assert "<img" not in shown
     assert "![" not in shown
+
+
+# ---------------------------------------------------------------- Markdown in a page
+
+
+def corpus(file: str, name: str) -> list[str]:
+    """The hostile texts of another test's list, read without importing its browser or kernel."""
+    source = (Path(__file__).parents[1] / "jupyter" / file).read_text(encoding="utf-8")
+    lists = (node for node in ast.parse(source).body if isinstance(node, ast.Assign))
+    found = next(node for node in lists if getattr(node.targets[0], "id", "") == name)
+    return list(ast.literal_eval(found.value))
+
+
+ATTACKS = [*corpus("test_view.py", "XSS"), *corpus("test_transcript.py", "HOSTILE")]
+TAGS = "h3 h4 h5 h6 p em strong del ul ol li blockquote pre code table thead tbody tr th td br hr a img"
+VALUES = {
+    ("a", "href"): r"(?i)(https?://|mailto:)\S+",
+    ("a", "rel"): "noopener noreferrer",
+    ("img", "src"): r"data:image/(png|jpeg|gif|webp);base64,[A-Za-z0-9+/=]+",
+    ("img", "alt"): r"(?s).*",
+    ("ol", "start"): r"\d+",
+    ("th", "class"): "left|right|center",
+    ("td", "class"): "left|right|center",
+    ("p", "class"): "text",
+}
+
+
+class Foreign(HTMLParser):
+    """Notes each tag and attribute that is not one of those a page may have."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.found: list[str] = []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        if tag not in TAGS.split():
+            self.found.append(tag)
+        self.found += [f"{tag} {k}={v}" for k, v in attrs if not re.fullmatch(VALUES.get((tag, k), "(?!)"), v or "")]
+
+    def handle_comment(self, data: str) -> None:
+        self.found.append(f"<!--{data}")
+
+    def handle_decl(self, decl: str) -> None:
+        self.found.append(f"<!{decl}")
+
+    def handle_pi(self, data: str) -> None:
+        self.found.append(f"<?{data}")
+
+
+def foreign(page: str) -> list[str]:
+    finder = Foreign()
+    finder.feed(page)
+    finder.close()
+    return finder.found
+
+
+def test_markdown_of_an_answer_is_drawn_in_a_page() -> None:
+    """Headings, lists, tables, code, links and pictures that lie in the text; the person's own words stay as typed."""
+    pytest.importorskip("mistune")
+    answer = (
+        "# Result\n\nIt is *so*, **very**:\n\n1. one\n2. two\n   - [x] done\n\n| a | b |\n|:--|--:|\n| 1 | `x<y` |\n\n"
+        "```python\nif a < b:\n    pass\n```\n\n[here](https://example.org/?a=1&b=2) ![p](data:image/png;base64,AAAA) "
+        "![far](https://example.org/spy.png) $a_1 < b_1$ 3 &lt; 4 <b>x</b>\n\n> said"
+    )
+    kit = Kit(provider=ScriptedProvider([text(answer)]), session="memory")
+    kit.prompt_sync("# not a heading\n- *as typed*")
+
+    page = kit.export("html")
+
+    assert '<div class="text"># not a heading\n- *as typed*</div>' in page
+    for piece in (
+        "<h3>Result</h3>",
+        "<p>It is <em>so</em>, <strong>very</strong>:</p>",
+        '<ol start="1"><li>one</li><li>two<ul><li>☑ done</li></ul></li></ol>',
+        '<thead><tr><th class="left">a</th><th class="right">b</th></tr></thead>',
+        '<td class="right"><code>x&lt;y</code></td>',
+        "<pre><code>if a &lt; b:\n    pass\n</code></pre>",
+        '<a href="https://example.org/?a=1&amp;b=2" rel="noopener noreferrer">here</a>',
+        '<img alt="p" src="data:image/png;base64,AAAA">',
+        '<a href="https://example.org/spy.png" rel="noopener noreferrer">far</a>',  # a picture from elsewhere waits
+        "$a_1 &lt; b_1$ 3 &lt; 4 &lt;b&gt;x&lt;/b&gt;",
+        "<blockquote><p>said</p></blockquote>",
+    ):
+        assert piece in page, piece
+
+
+@pytest.mark.parametrize("attack", ATTACKS)
+def test_hostile_markdown_becomes_nothing_but_known_tags(attack: str) -> None:
+    """No script, no handler, nothing from elsewhere: each tag and attribute of the page is one that we write."""
+    pytest.importorskip("mistune")
+
+    for written in (attack, f"before\n\n{attack}\n\nafter", f"- {attack}", f"> {attack}", f"[{attack}](https://e.org)"):
+        page = markdown_html(written)
+        assert page is not None
+        assert foreign(page) == []
+
+
+def test_what_the_check_of_hostile_texts_would_find() -> None:
+    """The check above can fail."""
+    bad = "<script>1</script><img src=https://e.org><a href=javascript:x><p onclick=x><!-- x --><?x><p style=x>"
+    assert len(foreign(bad)) == 7
+
+
+@pytest.mark.parametrize(
+    "text", ["![" * 90_000, "- " * 3000, ">" * 20_000, "*a_" * 30_000, "[a](" * 20_000, "<a b=" * 20_000]
+)
+def test_a_bomb_does_not_hold_up_the_page(text: str) -> None:
+    """Bad input: the page comes, with the text drawn or as it is, and what is too long is not parsed at all."""
+    begin = time.monotonic()
+
+    page = markdown_html(text)
+    too_long = markdown_html("x" * (MAX_CHARACTERS + 1))
+
+    assert page is None or foreign(page) == []
+    assert too_long is None
+    assert time.monotonic() - begin < 30
+
+
+def test_a_page_is_made_without_the_parser(monkeypatch: Any) -> None:
+    """Where nbconvert is not installed the answer stands there as it was written."""
+    monkeypatch.setitem(sys.modules, "mistune", None)
+    _parser.cache_clear()
+    try:
+        kit = Kit(provider=ScriptedProvider([text("# So <b>it</b> is")]), session="memory")
+        kit.prompt_sync("x")
+
+        assert '<div class="text"># So &lt;b&gt;it&lt;/b&gt; is</div>' in kit.export("html")
+    finally:
+        _parser.cache_clear()
