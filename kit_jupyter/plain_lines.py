@@ -56,7 +56,7 @@ def plain_json(message: Message) -> bytes | None:
 def entry_line(kind: str, entry_id: str, parent: str | None, time: str, message: Message) -> bytes | None:
     """The line of an entry that holds a plain message; None for any other."""
     value = _plain_value(message)
-    if value is None:
+    if value is None or not (type(entry_id) is type(time) is str) or (parent is not None and type(parent) is not str):
         return None
     try:
         return _dumped({"type": kind, "id": entry_id, "parent": parent, "time": time, "message": value})
@@ -70,28 +70,41 @@ def _plain_value(message: Any) -> dict[str, Any] | None:
     if cls is User:
         is_plain = message.request is None and message.source is None
     elif cls is ToolResult:
-        is_plain = message.details is None
+        is_plain = (
+            message.details is None
+            and type(message.call_id) is type(message.name) is str
+            and type(message.is_error) is bool
+        )
     else:
         is_plain = cls is System and message.source is None
-    if not is_plain:
+    if not is_plain or type(message.time) is not Time or type(message.parts) is not tuple:
+        return None
+    created, message_id, turn_id, role = message.time.created, message.id, message.turn_id, message.role
+    if not (type(created) is type(message_id) is type(turn_id) is type(role) is str):
         return None
     parts = []
     for part in message.parts:
-        if type(part) is not TextPart or part.citations or part.native is not None or type(part.text) is not str:
+        if (
+            type(part) is not TextPart
+            or part.citations != ()
+            or part.native is not None
+            or type(part.text) is not str
+            or part.type != "text"
+        ):
             return None
         parts.append({"text": part.text, "citations": (), "type": "text"})
-    time = {"created": message.time.created}
+    time = {"created": created}
     if cls is not ToolResult:
-        return {"id": message.id, "time": time, "parts": parts, "turn_id": message.turn_id, "role": message.role}
+        return {"id": message_id, "time": time, "parts": parts, "turn_id": turn_id, "role": role}
     return {
-        "id": message.id,
+        "id": message_id,
         "time": time,
         "call_id": message.call_id,
         "name": message.name,
         "parts": parts,
         "is_error": message.is_error,
-        "turn_id": message.turn_id,
-        "role": message.role,
+        "turn_id": turn_id,
+        "role": role,
     }
 
 

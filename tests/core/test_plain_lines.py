@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import copy
 import json
+from dataclasses import fields, replace
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
@@ -208,3 +210,34 @@ def test_half_a_surrogate_pair_is_replaced_in_the_line() -> None:
     stored = json.loads(Entry("message", "m", None, "t", {"\ud800": ["\udc80"]}, message).to_line())
     assert stored["message"]["parts"][0]["text"] == "a\N{REPLACEMENT CHARACTER}b"
     assert stored["\N{REPLACEMENT CHARACTER}"] == ["\N{REPLACEMENT CHARACTER}"]
+
+
+ODD: list[Any] = [
+    None,
+    5,
+    True,
+    1.5,
+    b"x",
+    ["x"],
+    {"x": 1},
+    datetime(2026, 1, 1, tzinfo=UTC),
+    type("Sub", (str,), {})("x"),
+]
+MADE: list[Any] = [
+    User(id="i", parts=(TextPart("t"),), turn_id="u", time=Time("now")),
+    System(id="i", parts=(TextPart("t"),), turn_id="u", time=Time("now")),
+    ToolResult(id="i", parts=(TextPart("t"),), turn_id="u", time=Time("now"), call_id="c", name="n", is_error=False),
+]
+
+
+@pytest.mark.filterwarnings("ignore:Pydantic serializer warnings")
+@pytest.mark.parametrize("message", MADE, ids=lambda message: message.role)
+def test_a_message_made_by_hand_of_other_types_is_not_plain(message: Any) -> None:
+    """A number as an id, a date as a time, parts in a list: by the schema, or the same bytes as by the schema."""
+    made = [replace(message, **{field.name: odd}) for field in fields(message) for odd in ODD]
+    made += [replace(message, time=Time(odd)) for odd in ODD]
+    made += [replace(message, parts=(TextPart(odd),)) for odd in ODD]
+    made += [replace(message, parts=[TextPart("x")]), replace(message, parts=(TextPart("x", citations=None),))]  # type: ignore[arg-type]
+    for odd in made:
+        plain = plain_lines.plain_json(odd)
+        assert plain is None or plain == entries._encoders()[type(odd)].to_json(odd, exclude_none=True)
