@@ -44,9 +44,10 @@ def _by_hand() -> Any:
     return plain_lines
 
 
-def encode_message(message: Message) -> bytes:
-    """JSON of a message; facts that are None are left out."""
-    return _by_hand().plain_json(message) or cast(bytes, _encoders()[type(message)].to_json(message, exclude_none=True))
+def encode_message(message: Message, warnings: str = "warn") -> bytes:
+    """JSON of a message; facts that are None are left out. `warnings` is pydantic's, of values of another type."""
+    plain = _by_hand().plain_json(message)
+    return plain or cast(bytes, _encoders()[type(message)].to_json(message, exclude_none=True, warnings=warnings))
 
 
 def decode_message(value: Any) -> Message:
@@ -122,11 +123,9 @@ class Entry:
 
     def to_line(self) -> bytes:
         """The line as it is stored, with its line end; half a surrogate pair, which no file can hold, is replaced."""
-        message = self._message
-        if message is not None and not self.body:  # by far the most entries
-            line = _by_hand().entry_line(self.type, self.id, self.parent, self.time, message)
-            if line is not None:
-                return cast(bytes, line)
+        plain = self._plain_line()
+        if plain is not None:
+            return plain
         try:
             return self._to_line()
         except (UnicodeEncodeError, ValueError):  # pydantic's own error is a ValueError
@@ -137,13 +136,44 @@ class Entry:
                 line["message"] = _encoders()[type(self._message)].to_python(self._message, exclude_none=True)
             return to_json(_without_halves(line)) + b"\n"
 
-    def _to_line(self) -> bytes:
+    def checked_line(self) -> bytes:
+        """`to_line` for a message that may have been made by hand.
+
+        Raises
+        ------
+        TypeError
+            If nobody could read the line again: a text that is a number, an id that is None.
+        """
+        plain = self._plain_line()
+        if plain is not None:
+            return plain
+        if type(self._message) is Assistant and type(self.id) is type(self.time) is str:
+            try:
+                return self._to_line("error")
+            except ValueError:  # odd, and perhaps readable all the same
+                pass
+        try:
+            line = self.to_line()
+            decode_line(line)
+        except (SessionError, ValueError) as exc:
+            errors: Any = getattr(exc.__cause__, "errors", list)()  # of pydantic
+            reason = "; ".join(f"{'.'.join(map(str, each['loc']))}: {each['msg']}" for each in errors[:3]) or exc
+            raise TypeError(f"this {type(self._message).__name__} could not be read again ({reason})") from exc
+        return line
+
+    def _plain_line(self) -> bytes | None:
+        if self._message is None or self.body:
+            return None
+        line = _by_hand().entry_line(self.type, self.id, self.parent, self.time, self._message)  # by far the most
+        return cast("bytes | None", line)
+
+    def _to_line(self, warnings: str = "warn") -> bytes:
         from pydantic_core import to_json
 
         head = {"type": self.type, "id": self.id, "parent": self.parent, "time": self.time}
         if self._message is not None:
             start: bytes = to_json({**head, **{k: v for k, v in self.body.items() if k != "message"}})
-            return start[:-1] + b',"message":' + encode_message(self._message) + b"}\n"
+            return start[:-1] + b',"message":' + encode_message(self._message, warnings) + b"}\n"
         return to_json({**head, **self.body}) + b"\n"
 
     def __repr__(self) -> str:

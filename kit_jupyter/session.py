@@ -36,7 +36,7 @@ from kit_jupyter.entry import (
     message_schema,
     parse_line,
 )
-from kit_jupyter.errors import SessionError
+from kit_jupyter.errors import SessionError, UsageError
 from kit_jupyter.glance import Messages, clipped, glance, who
 from kit_jupyter.messages import CellRef, Message, ToolResult, User, new_id, now, text_of
 from kit_jupyter.places import data_dir, project_root, sessions_dir, storable, working_dir
@@ -457,15 +457,20 @@ class Session:
         SessionError
             If the disk refuses, or another process holds the file; nothing is stored then.
         TypeError
-            For a `PromptMessage`, which is never stored.
+            For a `PromptMessage`, which is never stored, and for one that could not be read again.
+        UsageError
+            If it holds a message of that id.
         """
         if not isinstance(message, MESSAGE_TYPES):
             raise TypeError(f"a session stores User, System, Assistant and ToolResult, not {type(message).__name__}")
         with self._lock:
             entry = Entry("message", message.id, self._leaf, message.time.created, {}, message)
+            known = self._entries if self._is_whole else self._fresh
+            if entry.id in known or entry.id in self._entries:
+                raise UsageError(f"the session holds a message {entry.id!r}; give each one an id of its own: new_id()")
             if self._file is not None:
-                self._write_lines(entry.to_line())
-            (self._entries if self._is_whole else self._fresh)[entry.id] = entry
+                self._write_lines(entry.checked_line())
+            known[entry.id] = entry
             self._leaf = entry.id
             if self._cells is not None:
                 self._note_cell(self._cells, entry)

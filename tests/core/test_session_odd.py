@@ -7,10 +7,12 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from kit_jupyter import Session, SessionError
+from kit_jupyter import Session, SessionError, UsageError
+from kit_jupyter.messages import Assistant, TextPart, Time, User, now
 
 
 def written(folder: Path, *entries: dict[str, object]) -> Path:
@@ -86,3 +88,71 @@ def test_a_session_by_another_name_has_the_same_lock(tmp_path: Path) -> None:
 
     session.close()
     Session.open(other).append_custom("x", 2)
+
+
+def by_hand(entry_id: Any = "msg_b", text: Any = "hi", **more: Any) -> User:
+    """A user's message as a program might make it."""
+    return User(**{"id": entry_id, "time": now(), "parts": (TextPart(text),), "turn_id": "t", **more})
+
+
+@pytest.mark.filterwarnings("ignore:Pydantic serializer warnings")
+@pytest.mark.parametrize(
+    ("message", "where"),
+    [
+        (by_hand(5), "id"),
+        (by_hand(None), "id"),
+        (by_hand(text=5), "text"),
+        (by_hand(text=None), "text"),
+        (by_hand(text=b"\xff"), "utf-8"),
+        (by_hand(time=Time(None)), "created"),  # type: ignore[arg-type]
+        (by_hand(parts="words"), "parts"),
+        (by_hand(parts=({"text": "x"},)), "parts"),
+        (Assistant(id="msg_b", time=now(), parts=(TextPart(5),), turn_id="t"), "text"),  # type: ignore[arg-type]
+        (Assistant(id=5, time=now(), parts=(TextPart("x"),), turn_id="t"), "id"),  # type: ignore[arg-type]
+    ],
+)
+def test_a_message_that_could_not_be_read_again_is_refused(tmp_path: Path, message: Any, where: str) -> None:
+    """Stored, it would be left out at the next start, and all before it with it."""
+    session = Session.create(tmp_path)
+    session.append(by_hand("msg_a"))
+    with pytest.raises(TypeError, match=f"could not be read again.*{where}"):
+        session.append(message)
+    session.append(by_hand("msg_c"))
+    session.close()
+    assert session.path is not None
+    again = Session.open(session.path)
+
+    assert [each.id for each in again.messages()] == ["msg_a", "msg_c"]
+    assert not again.warnings
+
+
+@pytest.mark.filterwarnings("ignore:Pydantic serializer warnings")
+def test_what_is_odd_and_can_be_read_is_kept(tmp_path: Path) -> None:
+    """Half a surrogate pair, a str of another class, a list of parts: no reason to refuse what was said."""
+    session = Session.create(tmp_path)
+    session.append(by_hand("msg_a", "half \ud800"))
+    session.append(by_hand(type("Word", (str,), {})("msg_b"), type("Word", (str,), {})("word")))
+    session.append(by_hand("msg_c", parts=[TextPart("listed")]))
+    session.append(Assistant(id="msg_d", time=now(), parts=[TextPart("answer")], turn_id="t"))  # type: ignore[arg-type]
+    session.close()
+    assert session.path is not None
+
+    texts = ["".join(part.text for part in each.parts) for each in Session.open(session.path).messages()]  # type: ignore[union-attr]
+    assert texts == ["half \ufffd", "word", "listed", "answer"]
+
+
+@pytest.mark.parametrize("place", ["memory", "file", "read from a file"])
+def test_a_message_is_stored_once(tmp_path: Path, place: str) -> None:
+    """The same id again would make the entries a ring, and the session one that cannot be read."""
+    session = Session.memory() if place == "memory" else Session.create(tmp_path)
+    session.append(by_hand("msg_a"))
+    session.append(by_hand("msg_b"))
+    if place == "read from a file":
+        session.close()
+        assert session.path is not None
+        session = Session.open(session.path)
+        assert len(session.messages()) == 2
+    with pytest.raises(UsageError, match="'msg_a'"):
+        session.append(by_hand("msg_a"))
+
+    assert [each.id for each in session.messages()] == ["msg_a", "msg_b"]
