@@ -379,7 +379,7 @@ class ModeVerbs(TreeVerbs):
 
     def _follow_up_opening(self, text: str) -> tuple[Opening, ...]:
         if not self.session.messages():
-            raise UsageError("cannot follow up: no previous messages")
+            raise UsageError("cannot follow up: no previous messages; ask something first")
         parts = (TextPart(_going_on(text)),)
         return (Opening(role="user", parts=parts, source="follow-up", visible=text != FOLLOW_UP),)
 

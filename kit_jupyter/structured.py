@@ -59,7 +59,12 @@ class Format:
                 self._adapter = TypeAdapter(shape)
                 schema = self._adapter.json_schema()
             except (PydanticUserError, TypeError, NameError) as exc:
-                raise UsageError(f"no JSON schema can be made of {shape!r}: {exc}") from exc
+                # What pydantic says after its first sentence is for those who write types for it.
+                why = str(exc).strip().partition("\n")[0].partition(". Set `")[0]
+                raise UsageError(
+                    f"no JSON schema can be made of {repr(shape)[:200]}: {why}; give a type, such as a dataclass, or a "
+                    "JSON schema"
+                ) from exc
         self.is_wrapped = not _is_object(schema)
         if self.is_wrapped:
             inner = dict(schema)

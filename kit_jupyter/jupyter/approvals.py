@@ -57,6 +57,6 @@ def find_question(kits: list[Any], wanted: str = "") -> tuple[Any, Any]:
     names = ", ".join(f"{question.tool_name} ({question.call_id})" for _, question in waiting) or "none"
     if not found:
         if not waiting:
-            raise UsageError("no question waits")
+            raise UsageError("no question waits; one comes when a tool asks before it acts, and stands in its cell")
         raise UsageError(f"no question waits for {wanted!r}; waiting: {names}")
     raise UsageError(f"several questions wait; name one of them: {names}")

@@ -39,6 +39,7 @@ from kit_jupyter.settings import PromptOptions
 from kit_jupyter.turn import TurnResult
 
 if TYPE_CHECKING:
+    from kit_jupyter.jupyter.record import RanCell
     from kit_jupyter.session import SessionInfo
 
 __all__ = ["KitMagics"]
@@ -224,7 +225,7 @@ class KitMagics(Magics):
     def _check_out(self, name: str) -> None:
         """Whether the answer can go there, before anything is asked."""
         if not name.isidentifier() or keyword.iskeyword(name):
-            raise UsageError(f"-o takes the name of a variable, got {name!r}")
+            raise UsageError(f"-o takes the name of a variable, got {name!r}; for example -o answer")
         value = self.shell.user_ns.get(name)
         if name == "kit" or isinstance(value, Kit):
             raise UsageError(f"-o {name} would put the answer in place of your session; choose another name")
@@ -274,7 +275,9 @@ class KitMagics(Magics):
             try:
                 given["schema"] = self.shell.ev(asked.schema)
             except Exception as exc:
-                raise UsageError(f"--schema {asked.schema}: {type(exc).__name__}: {exc}") from exc
+                raise UsageError(
+                    f"--schema {asked.schema}: {type(exc).__name__}: {exc}; it takes the name of a type or a schema"
+                ) from exc
         return PromptOptions(**given)
 
     @no_var_expand
@@ -513,6 +516,8 @@ class KitMagics(Magics):
         if asked.notebook:
             self._resume_notebook(wanted, asked.session or "")
             return
+        if asked.session is not None:
+            raise UsageError(f"-s goes with --from-notebook; for a session by its name: %kit_resume {asked.session}")
         from kit_jupyter.session import Session
 
         if wanted in self.nb.kits:
@@ -577,9 +582,12 @@ class KitMagics(Magics):
         turns = [saved for saved in found.turns if saved.talk == talk]
         whole = rebuild.whole_session_in(path) if not turns and not talk else None
         if not turns and whole is None:
-            others = sorted({saved.talk for saved in found.turns})
-            hint = f"; talks at the side: -s {', -s '.join(others)}" if others else ""
-            raise UsageError(f"{path.name} shows no turn of kit{hint} (save the notebook first)")
+            others = sorted({saved.talk for saved in found.turns} - {talk})
+            if others:
+                which = f"talk {talk!r}" if talk else "main talk"
+                there = ", ".join(f"-s {other}" if other else "the main one (without -s)" for other in others)
+                raise UsageError(f"{path.name} shows no {which}; it has: {there}")
+            raise UsageError(f"{path.name} shows no turn of kit; save the notebook after the turn, then try again")
         kit = self.nb.kit(talk or None)
         original = rebuild.original_of(turns)
         if original is not None and kit.session.path == original:
@@ -636,11 +644,17 @@ class KitMagics(Magics):
         """
         asked, _ = opt.read(KitMagics.kit_undo, line, text=False)
         kit = self.nb.kit()
-        for _ in range(max(1, asked.turns)):
-            branch = [entry for entry in kit.session.branch() if entry.message is not None]
-            if not branch:
-                raise UsageError("there is nothing to take back")
-            turn_id = branch[-1].message.turn_id  # type: ignore[union-attr]
+        if asked.turns < 1:
+            raise UsageError(f"-n counts turns from 1, got {asked.turns}")
+        # What is no turn's, such as a summary, goes with the turn before it.
+        said = [m.turn_id for entry in kit.session.branch() if (m := entry.message) is not None and m.turn_id]
+        turns = list(dict.fromkeys(reversed(said)))
+        if asked.turns > len(turns):
+            what = (
+                f"cannot take back {asked.turns} turns: {len(turns)} here" if turns else "there is nothing to take back"
+            )
+            raise UsageError(f"{what}; %kit_tree shows what is here, %kit_sessions other conversations")
+        for turn_id in turns[: asked.turns]:
             first = kit.session.turn_entries(turn_id)[0]
             kit.branch_sync(first.parent)
             undone = kit.undo(self.nb.ip.user_ns, turn_id=turn_id)
@@ -683,11 +697,7 @@ class KitMagics(Magics):
 
     def _read_fix(self, line: str) -> tuple[Run, Namespace]:
         asked, wish = opt.read(KitMagics.kit_fix, line, text=True)
-        cell = self.nb.record.find(asked.cell) if asked.cell else self.nb.record.last_error
-        if asked.cell and (cell is None or cell.error is None):
-            raise UsageError(f"cell {asked.cell} has not failed in this kernel")
-        if cell is None:
-            raise UsageError("no cell has failed in this kernel")
+        cell = self._failed_cell(asked.cell)
         text = (
             wish.strip()
             or "A cell failed, and its error is attached. Say why in one or two sentences, and give the corrected cell."
@@ -698,10 +708,22 @@ class KitMagics(Magics):
         given = self._defaults(form="code" if asked.insert else None)
         return self._begin(given, text, attachments=Attachments(text=text, attached=(attached,)))
 
+    def _failed_cell(self, wanted: str) -> RanCell:
+        record = self.nb.record
+        if not wanted:
+            if record.last_error is None:
+                raise UsageError("no cell has failed in this kernel; run the one that fails, then %kit_fix")
+            return record.last_error
+        cell = record.find(wanted) or next((one for one in record if str(one.number) == wanted), None)
+        if cell is None or cell.error is None:
+            known = ", ".join(f"{one.number} ({one.cell_id})" for one in record if one.error and not one.is_prompt)
+            raise UsageError(f"cell {wanted!r} has not failed in this kernel; those that have: {known or 'none'}")
+        return cell
+
     @no_var_expand
     @magic_arguments("[what you want]")
     @argument("--insert", action="store_true", default=False, help="put the corrected code into a cell below")
-    @argument("--cell", default="", help="id of a failed cell; else the one that failed last")
+    @argument("--cell", default="", help="number or id of a failed cell; else the one that failed last")
     @line_magic
     @_plain_errors
     def kit_fix(self, line: str) -> Any:
@@ -777,6 +799,8 @@ class KitMagics(Magics):
             self._list_providers()
             return
         kit = self.nb.kit()
+        if len(name.split()) > 1 and not name.startswith("local/"):  # a file's name may have spaces
+            raise UsageError(f"a model's name is one word, provider/id; got {name.strip()!r}")
         if name.strip():
             self.nb.config.check_turn(kit, PromptOptions(model=name.strip()))
             kit.model = name.strip()

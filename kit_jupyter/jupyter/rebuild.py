@@ -17,6 +17,7 @@ from __future__ import annotations
 import json
 import re
 from dataclasses import dataclass, field
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
@@ -97,7 +98,9 @@ def find_notebook(given: str, name: str) -> Path:
     if given:
         path = Path(given).expanduser()
         if not path.is_file():
-            raise UsageError(f"there is no notebook {given!r}")
+            near = get_close_matches(path.name, [one.name for one in path.parent.glob("*.ipynb")], n=1)
+            hint = f"; did you mean {path.parent / near[0]}?" if near else ""
+            raise UsageError(f"there is no notebook {given!r} (from {Path.cwd()}){hint}")
         return path
     here = Path(name)
     for path in (here, Path(here.name)):

@@ -178,6 +178,13 @@ def test_no_raise_shows_the_failure_once(nb: Kernel) -> None:
         ("%kit_stop -s nosuch", "no session of this kernel is called 'nosuch'"),
         ("%kit_steer -s nosuch go", "no session of this kernel is called 'nosuch'"),
         ('%kit -s "" hi', "-s takes the name of a session"),
+        ("%kit_model openai/gpt-4o extra", "one word, provider/id; got 'openai/gpt-4o extra'"),
+        ("%kit_resume -s side", "-s goes with --from-notebook; for a session by its name: %kit_resume side"),
+        ("%kit_resume --from-notebook nosuch.ipynb", "there is no notebook 'nosuch.ipynb' (from /"),
+        ("%kit_fix --cell nosuch", "cell 'nosuch' has not failed in this kernel; those that have: "),
+        ("%kit_undo -n 0", "-n counts turns from 1, got 0"),
+        ("%kit_undo", "nothing to take back; %kit_tree shows what is here"),
+        ("%%kit --schema 3\nhi", "no JSON schema can be made of 3"),
     ],
 )
 def test_a_mistake_gives_one_line(nb: Kernel, code: str, words: str) -> None:
@@ -276,6 +283,21 @@ def test_new_undo_usage_tree(nb: Kernel) -> None:
     nb.ok("%%kit\nC", cell_id="n3")
 
     assert nb.value("[m.parts[0].text for m in provider.requests[-1].messages]") == ["C"]
+
+
+def test_undo_of_several_turns_takes_all_or_none(nb: Kernel) -> None:
+    """`-n` beyond what is there had taken back all and then failed; a summary at the end was a traceback."""
+    nb.script("[text('a' * 4000)]", '[text("two")]', '[text("the summary")]')
+    nb.ok("%kit A")
+    nb.ok("%kit B")
+
+    assert "cannot take back 3 turns: 2 here" in nb.run("%kit_undo -n 3").reply["evalue"]
+    assert nb.value("len(kit.messages)") == 4
+    nb.ok("%kit_compact")
+    assert nb.value("[m.result.kind for m in kit.messages if m.role == 'assistant'][:1]") == ["summary"]
+    assert "2 messages remain" in nb.ok("%kit_undo").stream
+    assert nb.value("kit.messages[-1].parts[0].text[:3]") == "aaa"
+    assert "0 messages remain" in nb.ok("%kit_undo").stream
 
 
 def test_sessions_side_by_side(nb: Kernel) -> None:
@@ -468,6 +490,13 @@ def test_fix_takes_the_real_error(nb: Kernel) -> None:
     sent = nb.value("'\\n'.join(p.text for m in provider.requests[-1].messages for p in m.parts)")
     assert "return n / 0" in sent
     assert "ZeroDivisionError: division by zero" in sent
+    number = nb.run("1 + None", cell_id="boom2").reply["execution_count"]
+    nb.script('[text("None is no number.")]')
+    told = nb.run("%kit_fix --cell x").reply["evalue"]
+    assert "(boom), " in told
+    assert f", {number} (boom2)" in told
+    nb.ok(f"%kit_fix --cell {number}")
+    assert "1 + None" in nb.value("'\\n'.join(p.text for m in provider.requests[-1].messages for p in m.parts)")
     assert "ipykernel" not in sent
 
 

@@ -68,7 +68,7 @@ def check_name(ref: ModelRef) -> None:
     name = ref.provider
     if row_of(name) is not None or name in SPECIAL or name in _registered or name in _entry_points():
         return
-    near = difflib.get_close_matches(name, known_names(), n=1, cutoff=0.5)
+    near = difflib.get_close_matches(name, known_names(), n=1, cutoff=0.6)
     hint = f"; did you mean {near[0]}/{ref.id}?" if near else ""
     raise UsageError(
         f"unknown provider {name!r} in {str(ref)!r}{hint} "
