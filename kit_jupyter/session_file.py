@@ -275,7 +275,7 @@ class SessionFile:
 
     def _is_gone(self) -> bool:
         assert self._fd is not None
-        self._looked_at = time.monotonic()
+        self._looked_at = -math.inf  # one that failed is no look: the next write must not pass for a good one
         try:
             found = os.stat(self.path)
         except (FileNotFoundError, NotADirectoryError):
@@ -286,10 +286,10 @@ class SessionFile:
         if found.st_size < self._size or (found.st_size != self._size and not is_same):
             what = "was cut off" if is_same else "was replaced by another file"
             raise SessionError(f"{self.path} {what} while it was open; kit.fork() goes on in a new one", path=self.path)
-        if is_same:
-            return False
-        os.close(self._fd)  # a copy of it, or a file system that counts anew: the same bytes
-        self._open()
+        if not is_same:
+            os.close(self._fd)  # a copy of it, or a file system that counts anew: the same bytes
+            self._open()
+        self._looked_at = time.monotonic()
         return False
 
     def _bring_back(self) -> bool:
@@ -304,7 +304,7 @@ class SessionFile:
         except OSError as exc:
             raise self._cannot_write(exc) from exc
         self.create(content)
-        self._torn, self._synced = torn, -1
+        self._torn, self._synced, self._looked_at = torn, -1, time.monotonic()
         os.close(old)
         return True
 

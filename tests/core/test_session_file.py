@@ -239,3 +239,21 @@ def test_writes_that_follow_each_other_closely_look_once_at_the_name(
     with pytest.raises(SessionError, match="was cut off"):
         session.append(said("six"))
     session.close()
+
+
+def test_a_write_after_one_that_was_refused_is_refused_too(tmp_path: Path) -> None:
+    """Another file lies in its place: however soon the next message comes, it is not taken for stored."""
+    session = Session.create(tmp_path)
+    session.append(said("one"))
+    session.sync()
+    path = session.path
+    assert path is not None
+    beside = tmp_path / "beside"
+    beside.write_text("another\n")
+    beside.rename(path)
+    for words in ("two", "three"):
+        with pytest.raises(SessionError, match="was replaced by another file"):
+            session.append(said(words))
+    session.close()
+
+    assert path.read_text() == "another\n"
