@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from kit_jupyter.providers.registry import ROWS
+
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
 
@@ -62,7 +64,8 @@ def test_the_pages_name_what_there_is() -> None:
     """Every magic, setting of the environment, command and option that a page names is in the code."""
     code = "\n".join(path.read_text() for path in (ROOT / "kit_jupyter").rglob("*.py"))
     others = {"--execute", "--nbval", "--nbval-current-env", "--cwd"}  # of other tools
-    others |= {"--to", "--template", "--headless", "--no-pdf-header-footer", "--print-to-pdf"}
+    others |= {"--to", "--template", "--headless", "--no-pdf-header-footer", "--print-to-pdf", "--paths"}
+    code += "".join(f"KIT_{row.name.upper().replace('-', '_')}_API_KEY " for row in ROWS)  # made of a provider's name
     unknown = []
     for page in (ROOT / "README.md", *DOCS.rglob("*.md")):
         text = page.read_text()
