@@ -24,6 +24,7 @@ import os
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, Self
 
@@ -148,13 +149,11 @@ class Session:
         except (OSError, ValueError):  # too long, or a NUL in it
             is_there = False
         if not is_there:
-            matches = [i for i in cls.listing() if i.id == str(which) or i.name == str(which)]
-            matches = matches or [i for i in cls.listing() if i.id.startswith(str(which))]
+            listing = cls.listing()
+            matches = [i for i in listing if i.id == str(which) or i.name == str(which)]
+            matches = matches or [i for i in listing if i.id.startswith(str(which))]
             if len(matches) != 1:
-                many = "is not unique" if matches else "is not here"
-                raise SessionError(
-                    f"session {str(which)[:200]!r} {many}; Session.listing() shows those of this project"
-                )
+                raise SessionError(f"session {str(which)[:200]!r} {_why_not(str(which), matches, listing)}")
             path = matches[0].path
         file = SessionFile(path)
         session = cls(file.read_header(), file)
@@ -643,6 +642,15 @@ class Session:
     def __repr__(self) -> str:
         where = str(self.path.name) if self.path else "in memory"
         return f"<Session {self.id} {where}>"
+
+
+def _why_not(wanted: str, matches: Sequence[SessionInfo], listing: Sequence[SessionInfo]) -> str:
+    """What to do about a name that no session has, or several."""
+    where = "Session.listing(), or `kit-jupyter sessions` in a terminal, shows those of this project"
+    if matches:
+        return f"is not unique: {', '.join(info.id for info in matches[:5])}; {where}"
+    near = get_close_matches(wanted[:200], [*filter(None, (i.name for i in listing)), *(i.id for i in listing)], n=1)
+    return f"is not here; {f'did you mean {near[0]}? ' if near else ''}{where}"
 
 
 def _short_ids(ids: Sequence[str]) -> dict[str, str]:

@@ -354,8 +354,10 @@ def test_open_finds_by_id_name_and_beginning(data_dir: Path) -> None:
     assert Session.open(sessions[1].id).id == sessions[1].id
     assert Session.open("beta").id == sessions[0].id
     assert Session.open(sessions[1].id[:-1]).id == sessions[1].id
-    with pytest.raises(SessionError, match="is not unique"):
+    with pytest.raises(SessionError, match=f"is not unique: .*{sessions[0].id}"):
         Session.open("ses_")
+    with pytest.raises(SessionError, match=r"did you mean beta\? Session\.listing"):
+        Session.open("bata")
     for nothing in ("gamma", "x" * 5000, "a\0b"):
         with pytest.raises(SessionError, match="is not here"):
             Session.open(nothing)
