@@ -285,6 +285,27 @@ def test_new_undo_usage_tree(nb: Kernel) -> None:
     assert nb.value("[m.parts[0].text for m in provider.requests[-1].messages]") == ["C"]
 
 
+def test_values_of_a_conversation_read_in_a_cell(nb: Kernel) -> None:
+    """`kit.messages`, a result and the tree are lines that a person can read, also where no words were said."""
+    nb.ok("def look() -> str:\n    'L.'\n    return 'nothing'")
+    nb.script("[tool_call('look')]", "[text('done')]", more=", tools=[look], permissions='auto'")
+    nb.ok("%kit go on")
+
+    assert nb.ok("kit.messages").shown[0]["data"]["text/plain"].splitlines() == [
+        "4 messages",
+        "  0  user: go on",
+        "  1  assistant: calls look",
+        "  2  tool: look: nothing",
+        "  3  assistant: done",
+    ]
+    tree = [line.rpartition("  (")[0] for line in nb.ok("%kit_tree").stream.splitlines()]
+    assert tree == ["| user: go on", "| assistant: calls look", "| tool: look: nothing", "* assistant: done"]
+    nb.script("[text('yes')]")
+    nb.ok("result = kit.prompt_sync('q')")
+    assert nb.ok("[result]").shown[0]["data"]["text/plain"].startswith("[<TurnResult 'yes': stop, 1 step, 0 tool calls")
+    assert nb.ok("result").shown[0]["data"]["text/plain"] == "yes"
+
+
 def test_undo_of_several_turns_takes_all_or_none(nb: Kernel) -> None:
     """`-n` beyond what is there had taken back all and then failed; a summary at the end was a traceback."""
     nb.script("[text('a' * 4000)]", '[text("two")]', '[text("the summary")]')
