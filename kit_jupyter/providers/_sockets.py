@@ -5,8 +5,7 @@ Theory of operation
 A transport of the HTTP library, for requests that need neither a proxy nor HTTP/2. The library's own serves any
 event loop, guards each step with a lock and traces it; that is half of what a request costs, and a step of an agent
 is little more than a request. Here the loop is asyncio's and nothing is shared between threads, so none of it is
-needed. The protocol is left to h11, which the library's own transport uses, too; names, TLS and the race between
-addresses are left to asyncio.
+needed. The protocol is left to h11, which the library's own transport uses, too; names and TLS are left to asyncio.
 
 A connection carries one exchange at a time. One that was read to its end, and on which nothing came after it, waits
 among the idle ones, the last one to come is the first to go, and for `IDLE_SECONDS` at most; any other is closed,
@@ -19,10 +18,13 @@ from __future__ import annotations
 import asyncio
 import base64
 import functools
+import itertools
+import re
 import select
+import socket
 import ssl
 from collections import deque
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from types import ModuleType
 from typing import Any
 
@@ -308,13 +310,66 @@ def socket_transport(library: ModuleType) -> Callable[[ssl.SSLContext | None], A
 async def _connected(origin: tuple[str, str, int], context: ssl.SSLContext | None) -> _Connection:
     """A connection to the address of the service that answers first."""
     loop, (_, host, port) = asyncio.get_running_loop(), origin
-    try:
-        _, connection = await loop.create_connection(
-            lambda: _Connection(origin), host, port, ssl=context, happy_eyeballs_delay=RACE_SECONDS
-        )
-    except IndexError:  # the race loses an error that is no OSError (Python before 3.13.6): without it, it is told
+    if re.fullmatch(r"[\d.]+|.*:.*", host):  # an address already
         _, connection = await loop.create_connection(lambda: _Connection(origin), host, port, ssl=context)
+        return connection
+    found = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    _, connection = await loop.create_connection(
+        lambda: _Connection(origin),
+        sock=await _first_to_stand(found),
+        ssl=context,
+        server_hostname=host if context is not None else None,
+    )
     return connection
+
+
+async def _first_to_stand(found: Sequence[Any]) -> socket.socket:
+    """A socket to one of the addresses; each has `RACE_SECONDS` before the next one is tried beside it.
+
+    asyncio's own race (``happy_eyeballs_delay``) forgets the winner when it is stopped as one has won, and before
+    Python 3.13.6 any error that is no OSError.
+    """
+    first = found[0][0] if found else None
+    families = [one for one in found if one[0] == first], [one for one in found if one[0] != first]
+    waiting = deque(one for pair in itertools.zip_longest(*families) for one in pair if one is not None)
+    running: set[asyncio.Task[socket.socket]] = set()
+    errors: list[BaseException] = []
+    try:
+        while waiting or running:
+            if waiting:
+                running.add(asyncio.create_task(_stands(*waiting.popleft())))
+            await asyncio.wait(running, timeout=RACE_SECONDS if waiting else None, return_when=asyncio.FIRST_COMPLETED)
+            for task in [task for task in running if task.done()]:
+                running.remove(task)
+                error = task.exception()
+                if error is None:
+                    return task.result()
+                errors.append(error)
+    finally:
+        for task in running:
+            task.add_done_callback(_let_go)
+            task.cancel()
+    for error in errors:
+        if len(errors) == 1 or not isinstance(error, OSError):
+            raise error
+    raise OSError("; ".join(dict.fromkeys(map(str, errors))) or "the name has no address")
+
+
+async def _stands(family: int, kind: int, protocol: int, _: str, address: Any) -> socket.socket:
+    made = socket.socket(family, kind, protocol)
+    try:
+        made.setblocking(False)
+        await asyncio.get_running_loop().sock_connect(made, address)
+    except BaseException:
+        made.close()
+        raise
+    return made
+
+
+def _let_go(task: asyncio.Task[socket.socket]) -> None:
+    """Of one that came too late."""
+    if not task.cancelled() and task.exception() is None:
+        task.result().close()
 
 
 def _origin(url: Any) -> tuple[str, str, int]:

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import gc
+import socket
+import warnings
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
@@ -452,3 +455,98 @@ async def test_the_straight_way_is_taken_where_nothing_else_is_asked_for(
     await shared.let_go()
 
     assert (type(client).__name__ == "SocketTransport") is is_straight
+
+
+# ---------------------------------------------------------------- one name, several addresses
+
+
+def at(port: int) -> tuple[Any, ...]:
+    """An address as the resolver gives it."""
+    return (socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP, "", ("127.0.0.1", port))
+
+
+@pytest.fixture
+async def port() -> AsyncIterator[int]:
+    """Of a server that takes connections and says nothing."""
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.read()
+        writer.close()
+
+    server = await asyncio.start_server(serve, "127.0.0.1", 0)
+    yield server.sockets[0].getsockname()[1]
+    server.close()
+
+
+@pytest.fixture
+def closed_port() -> int:
+    """Where nothing listens."""
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        return int(taken.getsockname()[1])
+
+
+async def test_an_address_that_refuses_gives_way_to_the_next(port: int, closed_port: int) -> None:
+    """At once: no time is waited for."""
+    with await asyncio.wait_for(_sockets._first_to_stand([at(closed_port), at(port)]), 5) as made:
+        assert made.getpeername()[1] == port
+
+
+async def test_an_address_that_says_nothing_is_overtaken(port: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """IPv6 that leads nowhere: the other one is tried after a moment, and the first one given up."""
+    given_up = asyncio.Event()
+    real = _sockets._stands
+
+    async def stands(family: int, *more: Any) -> socket.socket:
+        if family != socket.AF_INET6:
+            return await real(family, *more)
+        try:
+            await asyncio.Event().wait()
+        finally:
+            given_up.set()
+        raise AssertionError
+
+    monkeypatch.setattr(_sockets, "_stands", stands)
+    nowhere = (socket.AF_INET6, *at(port)[1:])
+    with await asyncio.wait_for(_sockets._first_to_stand([nowhere, nowhere, at(port)]), 5) as made:
+        assert made.getpeername()[1] == port
+    await asyncio.wait_for(given_up.wait(), 5)
+
+
+@pytest.mark.parametrize("how_many", [0, 1, 2])
+async def test_no_address_that_answers_is_an_error_of_the_system(closed_port: int, how_many: int) -> None:
+    """With what each of them said, once."""
+    with pytest.raises(OSError, match=r"^\[Errno 111\] [^;]*$|^\[Errno 61\] [^;]*$" if how_many else "no address"):
+        await _sockets._first_to_stand([at(closed_port)] * how_many)
+
+
+async def test_what_forbids_connecting_is_told_as_it_is(port: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`testing.offline` and the like raise what is no error of the system."""
+
+    def connect(*_: object) -> None:
+        raise RuntimeError("not from here")
+
+    monkeypatch.setattr(socket.socket, "connect", connect)
+    with pytest.raises(RuntimeError, match="not from here"):
+        await _sockets._first_to_stand([at(port), at(port)])
+
+
+async def test_a_stop_at_any_moment_of_connecting_leaves_no_socket(port: int) -> None:
+    """Also as one has just stood: nothing is left for the garbage collector to close."""
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        for steps in range(12):
+            task = asyncio.create_task(_sockets._first_to_stand([at(port), at(port)]))
+            for _ in range(steps):
+                await asyncio.sleep(0)
+            task.cancel()
+            try:
+                (await task).close()
+            except asyncio.CancelledError:
+                pass
+            del task
+            for _ in range(3):
+                await asyncio.sleep(0)
+            gc.collect()
+
+    assert [str(each.message) for each in caught if issubclass(each.category, ResourceWarning)] == []
