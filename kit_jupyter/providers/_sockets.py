@@ -92,8 +92,9 @@ class _Connection(asyncio.Protocol):
 
     @property
     def is_usable(self) -> bool:
-        """The service has neither closed it nor said anything unasked, not even behind the last answer."""
-        return not (self._has_ended or self._pieces or self.state.trailing_data[0])
+        """The service has read all it was sent, and neither closed it nor said anything behind its answer."""
+        is_quiet = not (self._has_ended or self._pieces or self.state.trailing_data[0])
+        return is_quiet and not self._socket.get_write_buffer_size()
 
     @property
     def has_news(self) -> bool:
@@ -108,21 +109,24 @@ class _Connection(asyncio.Protocol):
         return bool(poll.poll(0))
 
     async def ask(self, request: Any) -> None:
-        """Send head and body. A service that hangs up before it has read all may have answered all the same."""
+        """Send head and body. A service that has not read all, or hangs up, may have answered all the same.
+
+        So the last piece, which is mostly the only one, is not waited for: it goes out while the answer is read.
+        """
         head = h11.Request(method=request.method, target=request.url.raw_path, headers=request.headers.raw)
         data = self.state.send(head) or b""
         async for piece in request.stream:
             data += self.state.send(h11.Data(data=piece)) or b""
             if len(data) >= PIECE_BYTES:
-                await self._write(data)
+                while not (self._may_write or self._has_ended):
+                    await self._changed()
+                self._write(data)
                 data = b""
-        await self._write(data + (self.state.send(h11.EndOfMessage()) or b""))
+        self._write(data + (self.state.send(h11.EndOfMessage()) or b""))
 
-    async def _write(self, data: bytes) -> None:
+    def _write(self, data: bytes) -> None:
         if not self._has_ended:
             self._socket.write(data)
-        while not (self._may_write or self._has_ended):
-            await self._changed()
 
     async def event(self) -> Any:
         """The next event of the answer."""

@@ -289,6 +289,32 @@ async def test_an_answer_that_comes_before_the_body_is_sent_is_read(httpx: Any) 
     assert (response.status_code, body) == (413, b"big")
 
 
+@pytest.mark.parametrize("is_streamed", [False, True])
+async def test_an_answer_to_a_body_that_nobody_reads_is_read(httpx: Any, is_streamed: bool) -> None:
+    """A gateway that refuses by the head alone, reads no more and does not hang up: no wait for what it will not read.
+
+    The connection, with the rest of the body still in it, is not used again.
+    """
+    over = asyncio.Event()
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(b"HTTP/1.1 413 Too Large\r\ncontent-length: 3\r\n\r\nbig")
+        await over.wait()
+
+    async def pieces() -> AsyncIterator[bytes]:
+        yield b"x" * 30_000_000
+
+    async with Served(httpx, serve) as it:
+        response = await asyncio.wait_for(it.ask(content=pieces() if is_streamed else b"x" * 30_000_000), 5)
+        assert await response.aread() == b"big"
+        await response.aclose()
+        over.set()
+
+        assert response.status_code == 413
+        assert not it.transport._idle
+
+
 async def test_a_body_is_sent_piece_by_piece(httpx: Any) -> None:
     """An upload that is made while it is sent, larger than any buffer on the way."""
     got = bytearray()
