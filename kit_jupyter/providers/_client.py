@@ -199,7 +199,8 @@ def clients_for(network: Network, *, secure: bool, loopback: bool, transport: An
             if transport is None and httpx.__name__ == "httpx":
                 capacity = 10
             make = functools.partial(
-                httpx.AsyncClient,
+                _library_client,
+                httpx,
                 verify=verify,
                 http2=http2,
                 proxy=network.proxy,
@@ -213,6 +214,18 @@ def clients_for(network: Network, *, secure: bool, loopback: bool, transport: An
             )
         shared = of_loop[key] = SharedClients(make, capacity, functools.partial(of_loop.pop, key, None))
     return shared
+
+
+def _library_client(library: ModuleType, **options: Any) -> Any:
+    """A client of the library; it looks at the proxies at once."""
+    try:
+        return library.AsyncClient(**options)
+    except ImportError:
+        raise UsageError("a SOCKS proxy is set, which needs socksio; pip install socksio") from None
+    except (ValueError, library.InvalidURL) as exc:  # its text bears no password
+        raise UsageError(
+            f"the proxy that is set cannot be one ({exc}); check HTTPS_PROXY, HTTP_PROXY and ALL_PROXY"
+        ) from None
 
 
 def _is_chosen(network: Network) -> bool:

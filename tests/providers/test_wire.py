@@ -6,6 +6,7 @@ import asyncio
 import json
 import socket
 import ssl
+import sys
 import time
 import traceback
 from collections.abc import Callable
@@ -805,6 +806,29 @@ async def test_a_ca_bundle_that_is_none_is_the_caller_s_move(provider: Make, lib
 
         assert isinstance(error, UsageError)
         assert "CA bundle" in error.message
+
+
+@pytest.mark.parametrize("way", ["argument", "HTTPS_PROXY", "all_proxy"])
+@pytest.mark.parametrize(
+    ("url", "words"),
+    [
+        ("ftp://user:hush@127.0.0.1:1", "cannot be one .*HTTPS_PROXY"),
+        ("http://user:hush@127.0.0.1:port", "cannot be one .*HTTPS_PROXY"),
+        ("socks5://user:hush@127.0.0.1:1", "pip install socksio"),
+    ],
+)
+async def test_a_proxy_that_is_none_is_the_caller_s_move(
+    provider: Make, library: str, url: str, words: str, way: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A scheme nobody speaks, a port that is no number, a part that is not installed: told without the password."""
+    monkeypatch.setitem(sys.modules, "socksio", None)
+    if way != "argument":
+        monkeypatch.setenv(way, url)
+    network = Network(library=library, proxy=url if way == "argument" else None)
+    with pytest.raises(UsageError, match=words) as caught:
+        await read(provider("https://service.invalid/v1", network=network).stream(ask()))
+
+    assert "hush" not in "".join(traceback.format_exception(caught.value))
 
 
 async def test_a_proxy_carries_the_request(provider: Make, library: str) -> None:
