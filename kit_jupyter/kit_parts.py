@@ -464,6 +464,11 @@ class KitParts:
         twin._shelf = self._shelf.lend()
         return twin
 
+    def share_model(self, other: KitParts) -> None:
+        """From now on, be answered by the model that `other` has, and over its provider."""
+        self.settings.update({"model": other.settings.model})
+        self._shelf = other._shelf.lend()
+
     def child(self, persona: Any, **options: Any) -> Self:
         """A Kit for a sub-agent: the persona's tools and prompt, nothing else; the parent's denials hold.
 

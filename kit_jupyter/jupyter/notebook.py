@@ -146,6 +146,10 @@ class Notebook:
             kit = self.kits.get(name)
             if kit is None or getattr(kit, "_is_closed", False):
                 kit = self.kits[name] = self.make()
+                mine = self.ip.user_ns.get("kit")
+                ours = self._make_kit is None and not kit.messages
+                if ours and type(mine) is not Later and isinstance(mine, Kit):
+                    kit.share_model(mine)  # a talk at the side must not go to another service than the others
                 if name == "main" and type(self.ip.user_ns.get("kit")) is Later:
                     self.ip.user_ns["kit"] = kit
         self.presenter(kit)

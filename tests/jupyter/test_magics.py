@@ -331,6 +331,20 @@ def test_sessions_side_by_side(nb: Kernel) -> None:
     assert nb.ok("%kit hello").kit()["text/plain"] == "main"
 
 
+def test_a_new_session_at_the_side_is_answered_by_the_notebooks_model(nb: Kernel) -> None:
+    """``%%kit -s side`` after ``%kit_model`` asked another service: words went where they were not meant to go."""
+    nb.script('[text("one")]', '[text("two")]')
+    nb.ok("ours = notebook_of(get_ipython()); before = ours._make_kit; ours._make_kit = None")
+    try:
+        assert nb.ok("%kit -s aside hello").kit()["text/plain"] == "one"
+        assert nb.ok("%kit hello").kit()["text/plain"] == "two"
+        nb.ok("kit.model = 'openai/some-model'")
+        nb.ok("other = ours.kit('aside2')")
+        assert nb.value("other.model") == "openai/some-model"
+    finally:
+        nb.ok("ours._make_kit = before; ours.kits.pop('aside', None); ours.kits.pop('aside2', None)")
+
+
 def test_resume_goes_to_the_session_that_is_open_at_the_side(nb: Kernel) -> None:
     """``%kit_resume`` after ``%kit -s side`` left main on a file that side writes to, and every prompt failed."""
     nb.ok("ours = notebook_of(get_ipython())\nbefore = dict(ours.kits), ours.name, ours._make_kit, kit")
