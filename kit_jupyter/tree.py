@@ -197,10 +197,15 @@ async def _branch(kit: KitPath, entry_id: str | None, summarise: bool) -> None:
 
 async def _ask_again(kit: KitPath, turn_id: str | None) -> TurnResult:
     turns = [entry.fact("turn_id") for entry in kit.session.branch() if entry.fact("turn_id")]
-    if not turns or (turn_id is not None and turn_id not in turns):
+    turn_id = turn_id or (turns[-1] if turns else None)
+    entries = kit.session.turn_entries(turn_id) if turn_id is not None else []
+    if not entries and turn_id is not None:  # a prompt that was too large for its model stands beside the branch
+        here = kit.session.leaf
+        found = [entry for entry in kit.session.entries if entry.fact("turn_id") == turn_id]
+        entries = found if found and found[0].parent == here else []
+    if not entries:
         wanted = "a turn" if turn_id is None else f"a turn {turn_id!r}"
         raise UsageError(f"cannot ask again: the present branch has no such thing as {wanted}")
-    entries = kit.session.turn_entries(turn_id or turns[-1])
     stored = (entry.message for entry in entries if entry.message is not None)
     said = list(takewhile(lambda message: not isinstance(message, Assistant), stored))
     asked = [m for m in said if isinstance(m, User) and m.request is not None]

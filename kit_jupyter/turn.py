@@ -23,6 +23,7 @@ from typing import Any
 from kit_jupyter import events as ev
 from kit_jupyter.answer import Answer, clean
 from kit_jupyter.calls import Calls
+from kit_jupyter.compaction import estimate_tokens
 from kit_jupyter.errors import ContextOverflow, KitError, UsageError
 from kit_jupyter.extension import StepPlan
 from kit_jupyter.glance import Messages
@@ -52,6 +53,8 @@ from kit_jupyter.structured import Format, Misfit
 from kit_jupyter.tool import Tool
 
 __all__ = ["FOLLOW_UP", "History", "Opening", "Turn", "TurnHouse", "TurnResult"]
+
+OWN_SHARE = 0.75  # of the window, as estimated, that a refused prompt must fill to be called too large by itself
 
 
 class Turn:
@@ -111,6 +114,7 @@ class Turn:
         self._abort_asked = False
         self._cancels = self._cancels_before = 0
         self._first_entry = ""
+        self._came_from: str | None = None  # where the session stood before this turn
         self._provider: Provider | None = None
         self._system = ""
 
@@ -330,6 +334,7 @@ class Turn:
             )
         self._check_media(opening)
         await self._compact_if_full()
+        self._came_from = self.house.session.leaf
         if prompt.system_message and prompt.persist_system:
             opening.insert(
                 len(opening) - 1, Opening(role="system", parts=(TextPart(prompt.system_message),), source="option")
@@ -536,13 +541,31 @@ class Turn:
         first = Answer(self, await self._request(plan), can_compact=not self._overflowed)
         try:
             return await first.stream()
-        except ContextOverflow:
+        except ContextOverflow as exc:
             if self._overflowed or not first.is_empty:
                 raise
+            if (error := self._too_large_alone(exc)) is not None:
+                raise error from None
             self._overflowed = True
             if not await self.house.compact("overflow", turn=self):
                 raise
         return await Answer(self, await self._request(plan), can_compact=False).stream()
+
+    def _too_large_alone(self, exc: ContextOverflow) -> ContextOverflow | None:
+        """When what this turn asks fills the window by itself, no summary of what came before can help.
+
+        It is left out of the conversation then: every later turn would meet the same end.
+        """
+        window = self.provider.info(self.model.id).context_window
+        tokens = sum(estimate_tokens(message) for message in self.stored)
+        if self.step != 1 or not window or tokens < OWN_SHARE * window:
+            return None
+        self.house.session.move_leaf(self._came_from)
+        text = (
+            f"{self.model}: this prompt alone, of about {tokens:,} tokens, is too large for a window of {window:,}; "
+            "shorten it, or take a model with a larger window (it was left out of the conversation)"
+        )
+        return ContextOverflow(text, provider=exc.provider, model=exc.model, status=exc.status)
 
     async def _request(self, plan: StepPlan) -> ModelRequest:
         prompt, options = self.options.prompt, self.options

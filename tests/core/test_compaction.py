@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kit_jupyter import KitError, Session, UsageError
+from kit_jupyter import ContextOverflow, KitError, Session, UsageError
 from kit_jupyter import events as ev
 from kit_jupyter.compaction import (
     Meter,
@@ -377,6 +377,33 @@ async def test_an_overflow_that_no_summary_can_help_is_raised_as_it_came(make: A
     with pytest.raises(KitError, match="the prompt is too long"):
         await kit.prompt("x" * 1000)
     assert len(provider.requests) == 1
+
+
+async def test_a_prompt_that_is_too_large_alone_is_left_out_and_costs_no_history(make: Any) -> None:
+    """U46: no summary can help it; the talk goes on as if it had not been asked, and it can be asked again."""
+    kit, provider = make("one", overflow(), "two", "made it", info=ModelInfo(context_window=2000))
+    await kit.prompt("first")
+    before = kit.messages
+
+    with record_events(kit) as log, pytest.raises(ContextOverflow, match="this prompt alone, of about 2,500 tokens"):
+        await kit.prompt("x" * 10_000)
+
+    assert kit.messages == before
+    assert not log.of(ev.CompactionStart)
+    assert [e for e in kit.session.entries if e.message is not None and "xxx" in text_of(e.message.parts)], "lost"
+    assert str(await kit.prompt("second")) == "two"
+    assert texts(provider.last_request) == [("user", "first"), ("assistant", "one"), ("user", "second")]
+
+
+async def test_a_prompt_that_was_left_out_can_be_asked_again(make: Any) -> None:
+    """With a larger model, say: the turn stands beside the branch, and is found by its id."""
+    kit, provider = make("one", overflow(), "made it", info=ModelInfo(context_window=2000))
+    await kit.prompt("first")
+    with record_events(kit) as log, pytest.raises(ContextOverflow):
+        await kit.prompt("x" * 10_000)
+
+    assert str(await kit.ask_again(log.of(ev.TurnStart)[0].turn_id)) == "made it"
+    assert [said for _, said in texts(provider.last_request)] == ["first", "one", "x" * 10_000]
 
 
 async def test_compaction_in_the_middle_of_a_turn_keeps_calls_with_their_results(make: Any) -> None:
