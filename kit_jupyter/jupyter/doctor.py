@@ -15,9 +15,11 @@ from kit_jupyter.jupyter import display
 from kit_jupyter.jupyter.config import admin_locks
 from kit_jupyter.jupyter.keymap import TERMINAL_LEADER, listing, overridden
 from kit_jupyter.jupyter.shell import is_kernel, probes
+from kit_jupyter.shelf import registry
 
 if TYPE_CHECKING:
     from kit_jupyter.jupyter.notebook import Notebook
+    from kit_jupyter.kit import Kit
 
 __all__ = ["keys", "report"]
 
@@ -38,13 +40,24 @@ def _version(name: str) -> str:
         return "not installed"
 
 
+def _model(kit: Kit) -> str:
+    """Which model answers, and why; without a prompt so far, which one would."""
+    if kit.model:
+        return f"{kit.model}, {f'because {kit.model_reason}' if kit.model_reason else 'as it was set'}"
+    try:
+        choice = registry().choose()
+    except KitError as exc:
+        return f"none to be had ({exc.message})"
+    return f"{choice.ref} from the first prompt on, because {choice.why}"
+
+
 def report(notebook: Notebook) -> str:
     """Lines to read."""
     ip = notebook.ip
     names = ("kit-jupyter", "ipykernel", "ipython", "ipywidgets", "anywidget", "jupyterlab")
     lines = ["versions: " + ", ".join(f"{name} {_version(name)}" for name in names)]
     kit = notebook.kit()
-    lines.append(f"model: {kit.model or 'chosen at the first prompt'} {getattr(kit, 'model_reason', '')}".rstrip())
+    lines.append(f"model: {_model(kit)}")
     lines.append(f"session: {kit.session.path or 'in memory'}")
     lines.append(f"display: {display.choose(ip, notebook.config.ui)} (KIT_UI={os.environ.get('KIT_UI', '')!r})")
     if is_kernel(ip):

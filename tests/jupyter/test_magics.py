@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -535,10 +536,35 @@ def test_fix_takes_the_real_error(nb: Kernel) -> None:
     assert "ipykernel" not in sent
 
 
+def test_doctor_says_which_model_would_answer_and_why(nb: Kernel) -> None:
+    """Before the first prompt, too, as the README promises."""
+    nb.ok("before, kit = kit, Kit(session='memory')")
+    try:
+        assert re.search(r"model: \S+/\S+ from the first prompt on, because \w+", nb.ok("%kit_doctor").stream)
+    finally:
+        nb.ok("kit = before")
+
+
+def test_a_session_that_is_busy_says_what_to_do_in_words_of_cells(nb: Kernel) -> None:
+    """A cell beside a turn in the background: magics are named, not arguments of Python."""
+    nb.script("[delay(1.0), text('first')]")
+    first = nb.send("%%kit -b\ngo", cell_id="busy")
+    nb.pump(lambda: nb.is_idle(first))
+
+    said = nb.run("%%kit\nand you?", cell_id="busy-2").reply
+
+    assert said["ename"] == "UsageError"
+    assert "%kit_steer" in said["evalue"]
+    assert "-s NAME" in said["evalue"]
+    nb.ok("%kit_stop")
+
+
 def test_doctor_keys_tools_model(nb: Kernel) -> None:
     """Small magics print what there is."""
     nb.script('[text("x")]')
-    assert "ipykernel" in nb.ok("%kit_doctor").stream
+    report = nb.ok("%kit_doctor").stream
+    assert "ipykernel" in report
+    assert "model: scripted/default, as it was set" in report
     assert nb.ok("%kit_keys").stream.startswith("<leader> is Ctrl+; in Lab")
     assert "no tools" in nb.ok("%kit_tools").stream
     assert "scripted" in nb.ok("%kit_model").stream
