@@ -87,13 +87,16 @@ def _answer(piece: Piece, out: dict[int, Told]) -> None:
             for ask in asks_of(plan):
                 group.create_task(one(ask))
 
+    failed: BaseException | None = None
     try:
         Desk().serve_blocking(engine.start(go()))
     except BaseExceptionGroup as group:
-        raise first_of(group) from None
+        failed = first_of(group)
     finally:
         plan.store.close()
         kit.close()
+    if failed is not None:
+        raise failed from None  # outside the handler: a thread's error reaches the notebook with its context
 
 
 def _submit(executor: Any, piece: Piece) -> tuple[Any, Callable[[], object]]:

@@ -63,6 +63,7 @@ async def _run(plan: Plan, desk: Desk, tell: Callable[[MapRow], object]) -> None
             for row in await answers.of_many(asks):
                 tell(row)
 
+    failed: BaseException | None = None
     try:
         if plan.batch is not None:
             plan.half = await HalfPrice.open(plan)
@@ -78,9 +79,11 @@ async def _run(plan: Plan, desk: Desk, tell: Callable[[MapRow], object]) -> None
                 for _ in range(plan.concurrency):
                     group.create_task(remote_worker(remote))
     except BaseExceptionGroup as group_error:
-        raise first_of(group_error) from None
+        failed = first_of(group_error)
     finally:
         plan.store.close()
+    if failed is not None:
+        raise failed from None  # outside the handler: with a group as its context, IPython makes no error output of it
 
 
 @contextlib.contextmanager
