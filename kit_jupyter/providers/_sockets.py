@@ -217,7 +217,12 @@ def socket_transport(library: ModuleType) -> Callable[[ssl.SSLContext | None], A
                 words = f"{url.username}:{url.password}".encode()
                 known["authorization"] = f"Basic {base64.b64encode(words).decode()}"
             extensions = {"timeout": timeout.as_dict(), **extensions}
-            return library.Request(method, url, headers=known, content=content, extensions=extensions)
+            if not isinstance(content, bytes) or not content:
+                return library.Request(method, url, headers=known, content=content, extensions=extensions)
+            # What the library would find out about the body, and write its headers anew for.
+            known = type(headers)({"host": url.netloc.decode("ascii"), "content-length": str(len(content)), **known})
+            stream = library.ByteStream(content)
+            return library.Request(method, url, headers=known, stream=stream, extensions=extensions)
 
         async def send(self, request: Any, *, stream: bool = True) -> Any:
             """The response, its body unread; `stream` says so where clients can do otherwise."""
