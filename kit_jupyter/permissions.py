@@ -206,10 +206,13 @@ class RulePolicy:
             needs = (*needs, Need("loop", tool.spec.name, "loop"))
         worst: Effect = "allow"
         reasons: list[str] = []
+        acting: list[str] = []
         suggested: list[str] = []
         for need in needs:
             effect, why = self._effect(need, wish, arguments, context)
             if effect != "allow":
+                if need.kind == "act" and why == _WHY["act"].format(need=need):
+                    acting.append(need.action)
                 reasons.append(why)
                 offer = f"{need.action} {need.pattern or literal(need.resource) or '*'}"
                 # A rule is a line: what could end one, or hides, would be stored as other rules than were shown.
@@ -228,7 +231,7 @@ class RulePolicy:
             question = f"{question}\n(the same call, {repeats} times in a row)"
         return Decision(
             effect=worst,
-            reason="; ".join(dict.fromkeys(r for r in reasons if r)),
+            reason="; ".join(_said_once(reasons, acting)),
             question=question,
             suggestion="\n".join(suggested) if worst == "ask" else "",
         )
@@ -398,6 +401,25 @@ _WHY: dict[str, str] = {
     "unsure": "{need.action} could not be judged: {need.resource}",
     "loop": "the same call several times in a row",
 }
+
+
+def _said_once(reasons: Iterable[str], acting: Iterable[str]) -> list[str]:
+    """Reasons without repetition; what is said alike of several actions is said of all of them at once.
+
+    Examples
+    --------
+    >>> alike = [_WHY["act"].format(need=Need(action)) for action in ("python", "python.files")]
+    >>> _said_once(["", *alike, "rule a b: ask"], ["python", "python.files"])
+    ['python and python.files change something or run code', 'rule a b: ask']
+    """
+    actions = list(dict.fromkeys(acting))
+    said = list(dict.fromkeys(filter(None, reasons)))
+    if len(actions) < 2:
+        return said
+    alike = [_WHY["act"].format(need=Need(action)) for action in actions]
+    at = said.index(alike[0])
+    together = f"{', '.join(actions[:-1])} and {actions[-1]} change something or run code"
+    return [*said[:at], together, *(reason for reason in said[at:] if reason not in alike)]
 
 
 def _ask_text(tool: Tool, arguments: Mapping[str, Any]) -> str:
