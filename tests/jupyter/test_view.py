@@ -10,6 +10,8 @@ from typing import Any
 import pytest
 from labs import BUILD, CHROMIUM, browser
 
+from kit_jupyter.approvers import visible
+
 STATIC = Path(__file__).parents[2] / "kit_jupyter" / "jupyter" / "static"
 AXE = Path(__file__).parents[2] / "labextension" / "node_modules" / "axe-core" / "axe.min.js"
 
@@ -451,6 +453,187 @@ def test_deny_with_a_reason_and_edit_arguments(view: View) -> None:
     box.fill('{"a": 2}')
     view.page.get_by_role("button", name="Approve", exact=True).click()
     assert [m["arguments"] for m in view.sent if m["kind"] == "approve"] == [{"a": 2}]
+
+
+CODE = """total = 0
+for i, row in df.iterrows():
+    if row.a > 3:
+        total += row.a
+    else:
+        total -= 1
+
+def half(x):
+    return x / 2
+half(total)"""
+
+
+def _ask_code(
+    view: View, code: str = CODE, *, name: str = "python", field: str = "code", text: str | None = None, **more: Any
+) -> None:
+    arguments = {field: code, **more}
+    asked = f"Run this Python in your session?\n\n{code}\n(python changes something)" if text is None else text
+    facts = {
+        "call_id": "call1", "name": name, "status": "asking", "arguments": json.dumps(arguments),
+        "question": {"text": visible(asked), "suggestion": "", "arguments": json.dumps(arguments, indent=2)},
+    }  # fmt: skip
+    view.say({"kind": "start", "turn": turn()}, item("q", "tool", **facts))
+
+
+def test_code_to_approve_is_drawn_line_by_line(view: View) -> None:
+    """U60: what a person approves is read as code, in full, once; the question names it."""
+    _ask_code(view, timeout=5)
+    code = view.page.get_by_label("argument code", exact=True)
+
+    assert code.evaluate("e => e.tagName") == "PRE"
+    assert code.evaluate("e => e.textContent") == CODE
+    assert code.evaluate("e => getComputedStyle(e).whiteSpace").startswith("pre")
+    assert code.bounding_box()["height"] > 10 * 14  # as many lines on the page
+    assert code.locator("[class^=hljs-]").count() > 5
+    assert view.page.get_by_label("other arguments").inner_text() == '{"timeout":5}'
+    question = view.page.locator(".kit-q")
+    assert question.inner_text().split("\n") == [
+        "Run this Python in your session?", "(code: as shown above)", "(python changes something)",
+    ]  # fmt: skip
+    assert "\\n" not in view.text
+    assert question.evaluate("e => getComputedStyle(e.lastChild).fontWeight") == "400"
+
+    view.say({"kind": "approval", "turn": "t1", "call": "q", "question": None}, item("q", "tool", status="done"))
+    assert code.evaluate("e => e.textContent") == CODE  # settled, too
+
+
+def test_code_to_approve_of_a_saved_turn_is_drawn_line_by_line(view: View) -> None:
+    """A saved card is drawn by the same code: lines are lines there, without a renderer's help."""
+    saved = {"kind": "tool", "name": "shell", "status": "done", "arguments": json.dumps({"command": "cd a\nls"})}
+    shown = view.page.evaluate(
+        """async one => {
+          const el = document.body.appendChild(document.createElement('div'));
+          const it = chat.mountSaved({bundle: {turn: {status: 'done', items: [one]}}, el});
+          await new Promise(ok => requestAnimationFrame(() => requestAnimationFrame(ok)));
+          const text = el.querySelector('[aria-label="argument command"]').textContent;
+          it.close(); el.remove();
+          return text;
+        }""",
+        saved,
+    )
+
+    assert shown == "cd a\nls"
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "<img src=x onerror='ran++'>\n</code></pre><script>ran++</script>",
+        "a\n```\n<b onclick=ran++>x</b>\n````\n~~~\n[x](javascript:ran++)",
+        "x = '&lt;b&gt; &amp; $y$'\n\tif x: pass   \n\n",
+    ],
+)
+def test_hostile_code_to_approve_stays_text(view: View, code: str) -> None:
+    """S19: code is text, whatever is in it, to the last space."""
+    _ask_code(view, code)
+    block = view.page.get_by_label("argument code", exact=True)
+    view.page.wait_for_timeout(30)
+
+    assert block.evaluate("e => e.textContent") == code
+    assert block.evaluate("e => [...e.querySelectorAll('*')].every(x => x.tagName === 'SPAN')")
+    assert view.page.evaluate("() => ran") == 0
+
+
+def test_nothing_hides_in_code_to_approve(view: View) -> None:
+    """S19: escapes, direction marks and spaces that are none are written out where the code is judged and edited."""
+    code = "ls \u202e\u2066# \x1b[2K\rx\x00\n\u200by = '\U000e0041\ue000\xa0'"
+    _ask_code(view, code, mark="\u202e", fine="é 表 😀")
+
+    assert view.page.get_by_label("argument code", exact=True).evaluate("e => e.textContent") == visible(code)
+    assert view.page.get_by_label("other arguments").inner_text() == '{"mark":"\\u202e","fine":"é 表 😀"}'
+    assert "(code: as shown above)" in view.page.locator(".kit-q").inner_text()
+    view.page.get_by_role("button", name="Edit arguments").click()
+    box = view.page.get_by_label("Edited arguments, JSON")
+    assert "\\u202e" in box.input_value()
+    assert visible(box.input_value()) == box.input_value()
+    view.page.get_by_role("button", name="Approve", exact=True).click()
+
+    assert [m["arguments"] for m in view.sent if m["kind"] == "approve"] == [
+        {"code": code, "mark": "\u202e", "fine": "é 表 😀"}
+    ]
+
+
+def test_a_question_keeps_what_is_not_shown_above(view: View) -> None:
+    """What a tool adds to its question, or what differs by a letter, stands in it whole, with its lines."""
+    text = f"Run this?\n\n{CODE}!\n\nprint(1)\n  print(2)"
+    _ask_code(view, text=text)
+
+    shown = view.page.locator(".kit-q")
+    assert shown.inner_text().split() == text.split()
+    assert "print(1)\n  print(2)" in shown.inner_text()
+    assert "as shown above" not in shown.inner_text()
+
+
+def test_a_function_s_question_names_long_arguments(view: View) -> None:
+    """The JSON of a function's arguments is not said again below their blocks; it is where it differs."""
+    arguments = {"script": "a\nb é\n" * 400, "n": 1.0, "deep": {"x": [None, True]}}
+    shown = json.dumps(arguments, ensure_ascii=False)[:2000] + " …"
+    _ask_code(view, arguments["script"], name="go", field="script", text=f"Run go with {shown}?\n(why)", n=1.0,
+              deep=arguments["deep"])  # fmt: skip
+    assert view.page.locator(".kit-q").inner_text().split("\n") == ["Run go with the arguments above?", "(why)"]
+
+    other = "Run go with " + shown.replace("b", "c", 1) + "?"
+    view.say({"kind": "approval", "turn": "t1", "call": "q", "question": {
+        "text": other, "suggestion": "", "arguments": json.dumps(arguments)}})  # fmt: skip
+    assert view.page.locator(".kit-q").inner_text() == other
+
+
+def test_the_arguments_that_would_run_are_shown(view: View) -> None:
+    """U60: where a hook or the tool changed what the model wrote, the person sees what would run."""
+    _ask_code(view)
+    view.say(item("q", "tool", question={"text": "Sure?", "suggestion": "", "arguments": '{"code": "other()"}'}))
+
+    assert view.page.get_by_label("argument code", exact=True).inner_text() == "other()"
+
+
+def test_code_is_edited_with_its_lines(view: View) -> None:
+    """U60: a text is edited in its own field, line by line; what goes back is the same structure as ever."""
+    _ask_code(view, timeout=5)
+    view.page.get_by_role("button", name="Edit arguments").click()
+    field = view.page.get_by_label("Edited argument code")
+    assert field.input_value() == CODE
+    assert field.evaluate("e => e === document.activeElement")
+    assert json.loads(view.page.get_by_label("Other edited arguments, JSON").input_value()) == {"timeout": 5}
+    view.page.keyboard.press("Control+End")
+    view.page.keyboard.press("Enter")
+    view.page.keyboard.type("print(total)  # j, k and dd are letters here")
+    others = view.page.get_by_label("Other edited arguments, JSON")
+
+    for wrong, word in (("[1]", "names and values"), ('{"code": "x"}', "given twice"), ("{", "not JSON")):
+        others.fill(wrong)
+        view.page.get_by_role("button", name="Approve", exact=True).click()
+        assert word in view.page.get_by_role("alert").last.inner_text()
+        assert not [m for m in view.sent if m["kind"] == "approve"]
+    others.fill('{"timeout": 9}')
+    view.page.get_by_role("button", name="Approve", exact=True).click()
+
+    assert [m["arguments"] for m in view.sent if m["kind"] == "approve"] == [
+        {"timeout": 9, "code": CODE + "\nprint(total)  # j, k and dd are letters here"}
+    ]
+
+
+@pytest.mark.parametrize("theme", ["light", "dark", "high"])
+def test_axe_finds_nothing_in_a_card_with_code(chromium: Any, theme: str) -> None:
+    """U114, U116: the blocks, the question and the fields have names and contrast."""
+    if not AXE.exists():
+        pytest.skip("axe-core is not installed (npm ci in labextension)")
+    css = {"light": "", "dark": DARK, "high": HIGH}[theme]
+    body = "" if theme == "light" else 'data-jp-theme-light="false"'
+    view = View(chromium, view={"n": 0, "turns": [], "bar": {}}, css=css, body=body)
+    _ask_code(view, timeout=5)
+    view.page.get_by_role("button", name="Edit arguments").click()
+    view.page.evaluate(AXE.read_text())
+    found = view.page.evaluate("async () => (await axe.run(document, {resultTypes: ['violations']})).violations")
+
+    grave = [v for v in found if v["impact"] in ("serious", "critical")]
+    assert [(v["id"], [node["html"][:120] for node in v["nodes"]]) for v in grave] == []
+    BUILD.mkdir(parents=True, exist_ok=True)
+    view.page.screenshot(path=str(BUILD / f"approval-{theme}.png"), full_page=True)
+    view.close()
 
 
 def test_a_click_does_not_move_the_page(view: View) -> None:

@@ -343,7 +343,7 @@ class ItemView {
     const { item } = this;
     this.fold = h("details", { open: !this.view.store.saved },
       h("summary", {}, h("code", { class: "kit-name" }, item.name || "tool"), this.brief = h("span", { class: "kit-brief" }), this.status = h("span", { class: "kit-status" })),
-      this.args = h("pre", { class: "kit-args", tabindex: 0, "aria-label": "arguments" }),
+      this.args = h("div", { class: "kit-args" }),
       this.prog = h("div", { class: "kit-prog", hidden: true, role: "progressbar", "aria-label": `progress of ${item.name || "tool"}`, "aria-valuemin": 0 }, h("i"), h("span")),
       this.out = h("pre", { class: "kit-out", hidden: true, tabindex: 0, "aria-label": "live output" }),
       this.result = h("div", { class: "kit-result" }));
@@ -351,8 +351,10 @@ class ItemView {
   }
   drawTool() {
     const { item } = this, s = item.status || "done";
-    const args = pretty(item.arguments || "");
-    if (this.argsText !== args) { this.argsText = args; this.args.textContent = args; this.args.hidden = !args || args === "{}"; this.brief.textContent = briefly(item.arguments || ""); }
+    // What a person judges is what would run; that can differ from what the model wrote.
+    if (item.question && Object.keys(objectOf(item.question.arguments) ?? {}).length) this.judged = item.question.arguments;
+    const args = this.judged ?? item.arguments ?? "";
+    if (this.argsText !== args) { this.argsText = args; this.drawArguments(args); this.brief.textContent = briefly(args); }
     this.el.dataset.status = s;
     this.status.textContent = (STATUS[s] || s) + (item.seconds >= 0.1 && !this.view.store.saved ? ` · ${item.seconds.toFixed(1)} s` : "") + (item.answer?.by && item.answer.effect === "deny" && item.answer.reason ? ` · ${item.answer.reason}` : "");
     this.drawProgress(item.progress);
@@ -368,6 +370,39 @@ class ItemView {
     }
     this.drawMedia(this.el);
     this.drawApproval();
+  }
+  /** Texts of several lines and code under their names, as they are; the rest as JSON. */
+  drawArguments(text) {
+    const of = objectOf(text), whole = of ? jsonOf(of) : written(text);
+    if (this.argsDrawn === whole) return;   // the same, written otherwise: nothing on the page may move
+    this.argsDrawn = whole;
+    this.args.hidden = !text || whole === "{}";
+    if (!of && this.argsRaw) { this.argsRaw.textContent = whole; return; }   // being written
+    this.args.textContent = ""; this.argsRaw = null;
+    if (!of) { this.argsRaw = this.args.appendChild(h("pre", { tabindex: 0, "aria-label": "arguments" }, whole)); return; }
+    const { blocks, rest } = sorted(of);
+    for (const [name, value] of blocks) {
+      const pre = h("pre", { tabindex: 0, "aria-label": `argument ${name}` });
+      this.args.append(h("div", { class: "kit-argname" }, written(name)), pre);
+      this.code(pre, written(value), LANGUAGE[name]);
+    }
+    if (!Object.keys(rest).length) return;
+    const line = jsonOf(rest);
+    this.args.append(h("pre", { tabindex: 0, "aria-label": blocks.length ? "other arguments" : "arguments" }, line.length > 80 ? jsonOf(rest, 2) : line));
+  }
+  /** Code as text; with colours when the renderer is there and what it makes is this text and nothing else. */
+  code(pre, text, language) {
+    pre.textContent = text;
+    if (!language || text.length > 50000 || /\S{4000}/.test(text)) return;
+    const colour = (r) => {
+      const fence = "`".repeat(Math.max(2, ...(text.match(/`+/g) || []).map((run) => run.length)) + 1);
+      try {
+        const made = r.renderMarkdown(`${fence}${language}\n${text}\n${fence}`).querySelector("pre > code");
+        if (made && made.textContent === text + "\n") { pre.textContent = ""; made.lastChild.textContent = made.lastChild.textContent.replace(/\n$/, ""); pre.append(...made.childNodes); }
+      } catch { pre.textContent = text; }
+    };
+    if (K.render) colour(K.render);
+    else renderer(this.view.store).then((r) => { if (r) colour(r); });
   }
   drawProgress(far) {
     this.prog.hidden = !far;
@@ -405,25 +440,103 @@ class ItemView {
     const call = this.item.call_id;
     const answer = (fields) => { this.view.store.send("approve", { call, reason: "", scope: "once", arguments: null, ...fields }); this.bar.querySelectorAll("button").forEach((b) => { b.disabled = true; }); };
     const reason = h("input", { type: "text", class: "kit-in", placeholder: "why not (told to the model)", "aria-label": "Reason for denying" });
-    const edit = h("textarea", { class: "kit-in kit-mono", rows: 6, hidden: true, "aria-label": "Edited arguments, JSON" });
-    const bad = h("span", { class: "kit-bad", role: "alert" });
-    const args = () => { if (edit.hidden) return null; try { const v = JSON.parse(edit.value); bad.textContent = ""; return v; } catch (e) { bad.textContent = "not JSON: " + e.message; return undefined; } };
+    const edit = new Editing(q.arguments || this.item.arguments || "{}"), bad = edit.bad;
+    const args = () => edit.el.hidden ? null : edit.read();
     const yes = (scope) => { const a = args(); if (a !== undefined) answer({ allow: true, scope, arguments: a }); };
     reason.addEventListener("keydown", (e) => { if (meaning("field", e) === "take") { e.preventDefault(); answer({ allow: false, reason: reason.value }); } });
     this.bar.setAttribute("role", "group"); this.bar.setAttribute("aria-label", `Approval of ${this.item.name}`);
-    this.bar.append(h("div", { class: "kit-q", tabindex: (q.text || "").length > 400 ? 0 : null }, q.text || `Run ${this.item.name}?`), edit, bad, h("div", { class: "kit-row" },
+    this.bar.append(asked(q.text || `Run ${this.item.name}?`, this.item.name, this.argsText), edit.el, bad, h("div", { class: "kit-row" },
       button("Approve", () => yes("once"), { class: "kit-b kit-go" }),
       button(q.suggestion ? `Always: ${q.suggestion}` : "Always", () => yes("always"), { title: "do not ask again for this" }),
-      button("Edit arguments", (e) => { edit.hidden = !edit.hidden; if (!edit.hidden) { edit.value ||= q.arguments || pretty(this.item.arguments || "{}"); edit.focus({ preventScroll: true }); } e.target.setAttribute("aria-expanded", String(!edit.hidden)); }, { "aria-expanded": "false" }),
+      button("Edit arguments", (e) => { edit.el.hidden = !edit.el.hidden; if (!edit.el.hidden) edit.open(); e.target.setAttribute("aria-expanded", String(!edit.el.hidden)); }, { "aria-expanded": "false" }),
       button("Deny", () => answer({ allow: false, reason: reason.value }), { class: "kit-b kit-no" }), reason));
     this.view.say(`Approval needed: ${this.item.name}`);
   }
 }
 
-function pretty(text) { if (!text) return ""; try { return JSON.stringify(JSON.parse(text), null, 2); } catch { return text; } }
+// ------------------------------------------------------------------ arguments, and the question about them
+
+const LANGUAGE = { __proto__: null, code: "python", command: "bash" };   // by the argument's name; these are shown as code always
+const WIDE = 80;
+// What Python's str.isprintable() refuses, but for line breaks and tabs.
+const HIDDEN = /(?![ \n\t])[\p{C}\p{Z}]/gu;
+const hex = (n, wide) => n.toString(16).padStart(wide, "0");
+/** Text in which nothing can hide, as `visible` in approvers.py writes it. */
+function written(text) {
+  return text.replace(HIDDEN, (c) => { const n = c.codePointAt(0); return c === "\r" ? "\\r" : n < 256 ? "\\x" + hex(n, 2) : n < 65536 ? "\\u" + hex(n, 4) : "\\U" + hex(n, 8); });
+}
+/** JSON in which nothing can hide, and which is still the same value. */
+function jsonOf(value, indent) {
+  return JSON.stringify(value, null, indent).replace(HIDDEN, (c) => c.split("").map((unit) => "\\u" + hex(unit.charCodeAt(0), 4)).join(""));
+}
+/** The object that a JSON text tells, or null. Numbers keep their digits where the browser can do that. */
+function objectOf(text) {
+  const exact = (_, v, at) => typeof v === "number" && JSON.rawJSON && at?.source && at.source !== String(v) ? JSON.rawJSON(at.source) : v;
+  try { const v = JSON.parse(text || "{}", exact); return v && typeof v === "object" && !Array.isArray(v) ? v : null; } catch { return null; }
+}
+/** Arguments that are shown as blocks of text, and the others. */
+function sorted(of, fits = () => true) {
+  const block = ([name, v]) => typeof v === "string" && !!v && fits(v) && (Object.hasOwn(LANGUAGE, name) || v.includes("\n") || v.length > WIDE);
+  return { blocks: Object.entries(of).filter(block), rest: Object.fromEntries(Object.entries(of).filter((one) => !block(one))) };
+}
+/** The JSON that Python writes, which questions about functions hold. */
+function pythonJson(v) {
+  if (Array.isArray(v)) return `[${v.map(pythonJson).join(", ")}]`;
+  if (v && typeof v === "object" && !JSON.isRawJSON?.(v)) return `{${Object.entries(v).map(([k, x]) => `${JSON.stringify(k)}: ${pythonJson(x)}`).join(", ")}}`;
+  return JSON.stringify(v);
+}
+/** The question: its first line stands out, and what stands above already, letter for letter, is only named. */
+function asked(text, tool, args) {
+  const of = objectOf(args), { blocks } = of ? sorted(of) : { blocks: [] };
+  if (blocks.length) {
+    const json = Array.from(pythonJson(of)), cut = json.length > 2000 ? json.slice(0, 2000).join("") + " …" : json.join("");
+    const whole = written(`Run ${tool} with ${cut}?`);
+    if (text.startsWith(whole)) text = `Run ${tool} with the arguments above?` + text.slice(whole.length);
+  }
+  let pieces = [text];   // texts, and names of what stands above
+  for (const [name, value] of blocks) {
+    const code = written(value).replace(/\n+$/, "");
+    if (!code.includes("\n") && code.length <= WIDE) continue;
+    pieces = pieces.flatMap((piece) => {
+      if (typeof piece !== "string") return [piece];
+      const at = `\n${piece}\n`.indexOf(`\n${code}\n`);
+      return at < 0 ? [piece] : [piece.slice(0, at).trimEnd(), { name }, piece.slice(at + code.length).replace(/^\n+/, "")];
+    });
+  }
+  const nl = pieces[0].indexOf("\n"), first = nl < 0 ? pieces[0] : pieces[0].slice(0, nl);
+  pieces[0] = nl < 0 ? "" : pieces[0].slice(nl + 1).replace(/^\n+/, "");
+  const remark = (t) => t.split("\n").every((line) => !line.trim() || /^\(.*\)$/.test(line));
+  return h("div", { class: "kit-q" + (text.includes("\n") ? " kit-long" : ""), tabindex: text.length > 400 || text.split("\n").length > 5 ? 0 : null, role: "group", "aria-label": "question" },
+    h("div", { class: first.length > 200 ? "" : "kit-ask" }, first),
+    ...pieces.filter(Boolean).map((p) => typeof p === "string" ? h("div", { class: "kit-raw" + (remark(p) ? " kit-dim" : " kit-mono") }, p) : h("div", { class: "kit-dim" }, `(${written(p.name)}: as shown above)`)));
+}
+/** Fields for the arguments of a call: texts with their lines as they are, all else as JSON. */
+class Editing {
+  constructor(text) {
+    const of = objectOf(text);
+    // A field would hide what cannot be seen, and change some line ends: such a text is edited as JSON.
+    const { blocks: plain, rest } = of ? sorted(of, (v) => v === written(v)) : { blocks: [], rest: null };
+    this.fields = plain.map(([name, v]) => [name, h("textarea", { class: "kit-in kit-mono kit-edit", rows: Math.min(20, Math.max(3, v.split("\n").length + 1)), spellcheck: "false", "aria-label": `Edited argument ${name}` }), v]);
+    const json = rest ? jsonOf(rest, 2) : text;
+    this.json = h("textarea", { class: "kit-in kit-mono kit-edit", rows: plain.length ? Math.min(6, json.split("\n").length + 1) : 6, spellcheck: "false", "aria-label": plain.length ? "Other edited arguments, JSON" : "Edited arguments, JSON" });
+    this.fields.forEach(([, area, v]) => { area.value = v; });
+    this.json.value = json;
+    this.bad = h("span", { class: "kit-bad", role: "alert" });
+    this.el = h("div", { hidden: true }, ...this.fields.flatMap(([name, area]) => [h("div", { class: "kit-argname" }, written(name)), area]), plain.length ? h("div", { class: "kit-argname" }, "other arguments, as JSON") : null, this.json);
+  }
+  open() { (this.fields[0]?.[1] ?? this.json).focus({ preventScroll: true }); }
+  /** The arguments as they stand now; undefined, and a word about it, when they are none. */
+  read() {
+    let v;
+    try { v = JSON.parse(this.json.value.trim() || "{}"); } catch (e) { this.bad.textContent = "not JSON: " + e.message; return undefined; }
+    const twice = v && this.fields.find(([name]) => Object.hasOwn(v, name));
+    this.bad.textContent = !v || typeof v !== "object" || Array.isArray(v) ? "not JSON of arguments: names and values in braces are wanted" : twice ? `${twice[0]} is given twice: in its own field and in the JSON` : "";
+    return this.bad.textContent ? undefined : { ...v, ...Object.fromEntries(this.fields.map(([name, area]) => [name, area.value])) };
+  }
+}
+
 function briefly(text) {
-  let v; try { v = JSON.parse(text || "{}"); } catch { return ""; }
-  const s = Object.values(v ?? {}).map((x) => typeof x === "string" ? x : JSON.stringify(x)).join(", ").replace(/\s+/g, " ");
+  const s = written(Object.values(objectOf(text) ?? {}).map((x) => typeof x === "string" ? x : JSON.stringify(x)).join(", ").replace(/\s+/g, " "));
   return s.length > 80 ? s.slice(0, 79) + "…" : s;
 }
 function bounded(text, isError) {
@@ -743,11 +856,11 @@ const CSS_TEXT = `
 .kit-name{font-weight:600}.kit-brief{flex:1;min-width:0;overflow:hidden;text-overflow:ellipsis;white-space:nowrap;color:var(--dim);font-size:.9em}.kit-status{color:var(--dim);font-size:.88em;white-space:nowrap}
 .kit-tool pre{margin:4px 0}.kit-tool[data-status=asking]{border-color:var(--accent);box-shadow:0 0 0 1px var(--accent)}.kit-tool[data-status=error] .kit-status,.kit-tool[data-status=denied] .kit-status,.kit-bad,.kit-error{color:var(--bad)}
 .kit-err{border-inline-start:3px solid var(--bad)!important}.kit-error{flex-basis:100%;font-weight:600}.kit-out{max-height:14em!important}
-.kit-approval{padding:6px 0}.kit-q{font-weight:600;margin-bottom:4px;max-height:7em;overflow:auto}.kit-row{display:flex;gap:6px;margin-top:3px;align-items:center;flex-wrap:wrap}
+.kit-approval{padding:6px 0}.kit-q{margin-bottom:4px;max-height:7em;overflow:auto;white-space:pre-wrap}.kit-long{max-height:24em}.kit-ask{font-weight:600}.kit-argname{font-size:.88em;color:var(--dim);margin-top:4px}.kit-edit{width:100%;display:block;resize:vertical}.kit-row{display:flex;gap:6px;margin-top:3px;align-items:center;flex-wrap:wrap}
 .kit-b{font:inherit;font-size:.9em;color:var(--fg);background:var(--soft);border:1px solid var(--line);border-radius:4px;padding:2px 10px;cursor:pointer;min-height:24px}.kit-b:hover{border-color:var(--fg)}.kit-b:disabled{opacity:.6;cursor:default}
 .kit-go{background:#0b57a4;border-color:#0b57a4;color:#fff}.kit-no{color:var(--bad);border-color:var(--bad);background:var(--bg)}
 .kit-view :focus-visible{outline:2px solid var(--accent);outline-offset:1px}
-.kit-in{font:inherit;color:var(--fg);background:${V("input-background", "var(--bg)")};border:1px solid ${V("border-color1", "#8a8a8a")};border-radius:4px;padding:3px 8px;min-width:0}.kit-compose .kit-in{flex:1;resize:vertical;min-height:28px;min-width:12em}textarea.kit-in[rows="6"]{width:100%}.kit-view ::placeholder{color:var(--dim);opacity:1}
+.kit-in{font:inherit;color:var(--fg);background:${V("input-background", "var(--bg)")};border:1px solid ${V("border-color1", "#8a8a8a")};border-radius:4px;padding:3px 8px;min-width:0}.kit-compose .kit-in{flex:1;resize:vertical;min-height:28px;min-width:12em}.kit-view ::placeholder{color:var(--dim);opacity:1}
 .kit-tag{display:inline-block;font-size:.8em;border:1px solid var(--line);border-radius:9px;padding:0 8px;margin-inline-end:6px;color:var(--dim)}.kit-tag.kit-bad{color:var(--bad);border-color:currentColor}
 .kit-chips{display:flex;gap:6px;flex-wrap:wrap}.kit-chip{font-size:.85em;background:var(--soft);border:1px solid var(--line);border-radius:10px;padding:0 9px}.kit-chip summary{cursor:pointer}
 .kit-notice{color:var(--dim);font-size:.9em}.kit-notice.kit-error,.kit-notice.kit-warning{border-inline-start:3px solid var(--bad);padding-inline-start:8px}
