@@ -596,6 +596,7 @@ def test_code_is_edited_with_its_lines(view: View) -> None:
     view.page.get_by_role("button", name="Edit arguments").click()
     field = view.page.get_by_label("Edited argument code")
     assert field.input_value() == CODE
+    assert "mono" in field.evaluate("e => getComputedStyle(e).fontFamily")
     assert field.evaluate("e => e === document.activeElement")
     assert json.loads(view.page.get_by_label("Other edited arguments, JSON").input_value()) == {"timeout": 5}
     view.page.keyboard.press("Control+End")
