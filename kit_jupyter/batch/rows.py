@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sized
 from dataclasses import dataclass
 from typing import Any
 
+from kit_jupyter.batch.kinds import Column, Form
 from kit_jupyter.errors import UsageError
 
 __all__ = ["MapRow", "Rows", "rows_of"]
@@ -50,7 +51,7 @@ class Rows:
     items: Iterator[tuple[Any, Any]]
     columns: list[str] | None
     total: int | None
-    rebuild: Callable[[list[MapRow], bool], Any]
+    rebuild: Callable[[list[MapRow], Form, bool], Any]
 
 
 def rows_of(data: Any) -> Rows:
@@ -65,7 +66,9 @@ def rows_of(data: Any) -> Rows:
     if kind[0] == "pandas" and kind[1] == "DataFrame":
         columns = [str(c) for c in data.columns]
         records = (dict(zip(columns, values, strict=True)) for values in data.itertuples(index=False, name=None))
-        return Rows(zip(data.index, records, strict=True), columns, len(data), lambda r, k: _to_pandas(data, r, keep=k))
+        return Rows(
+            zip(data.index, records, strict=True), columns, len(data), lambda r, f, k: _to_pandas(data, r, f, keep=k)
+        )
     if kind[0] == "pandas" and kind[1] == "Series":
         name = str(data.name) if data.name is not None else "text"
         records = ({name: value} for value in data)
@@ -73,14 +76,14 @@ def rows_of(data: Any) -> Rows:
             zip(data.index, records, strict=True),
             [name],
             len(data),
-            lambda r, k: _to_pandas(data.to_frame(name), r, keep=k),
+            lambda r, f, k: _to_pandas(data.to_frame(name), r, f, keep=k),
         )
     if kind[0] == "polars" and kind[1] == "DataFrame":
         return Rows(
             enumerate(data.iter_rows(named=True)),
             list(data.columns),
             len(data),
-            lambda r, k: _to_polars(data, r, keep=k),
+            lambda r, f, k: _to_polars(data, r, f, keep=k),
         )
     if kind[0] == "polars" and kind[1] == "Series":
         frame = data.to_frame(data.name or "text")
@@ -88,13 +91,13 @@ def rows_of(data: Any) -> Rows:
             enumerate(frame.iter_rows(named=True)),
             list(frame.columns),
             len(frame),
-            lambda r, k: _to_polars(frame, r, keep=k),
+            lambda r, f, k: _to_polars(frame, r, f, keep=k),
         )
     if kind[0] == "pyarrow" and kind[1] in ("Table", "RecordBatch"):
         names = list(data.schema.names)
         batches = data.to_batches() if kind[1] == "Table" else [data]
         records = (row for batch in batches for row in batch.to_pylist())
-        return Rows(enumerate(records), names, data.num_rows, lambda r, k: _to_arrow(data, r, keep=k))
+        return Rows(enumerate(records), names, data.num_rows, lambda r, f, k: _to_arrow(data, r, f, keep=k))
     if isinstance(data, str | bytes | Mapping) or not isinstance(data, Iterable):
         raise UsageError(
             f"map goes over a frame, a table, a list or another iterable of rows; got {type(data).__name__}"
@@ -104,7 +107,7 @@ def rows_of(data: Any) -> Rows:
     head = next(items, None)
     whole: Iterator[Any] = items if head is None else _chain(head, items)
     keys = [str(k) for k in head] if isinstance(head, Mapping) else None
-    return Rows(enumerate(whole), keys, total, lambda r, _k: r)
+    return Rows(enumerate(whole), keys, total, lambda r, _f, _k: r)
 
 
 def _chain(head: Any, rest: Iterator[Any]) -> Iterator[Any]:
@@ -112,19 +115,23 @@ def _chain(head: Any, rest: Iterator[Any]) -> Iterator[Any]:
     yield from rest
 
 
-def _columns(results: list[MapRow]) -> dict[str, list[Any]]:
-    """Result columns: one per field when every answer is a record, else ``answer``; and ``error``."""
+def _columns(results: list[MapRow], form: Form) -> dict[str, Column]:
+    """Result columns: one per field when every answer is a record, else ``answer``; and ``error``.
+
+    Fields that the schema names are there, whether a row was answered or not.
+    """
     answers = [_plain(r.answer) for r in results]
-    fields: list[str] = []
-    for answer in answers:
-        if isinstance(answer, dict):
-            fields += [name for name in answer if name not in fields]
+    fields = [name for answer in answers if isinstance(answer, dict) for name in answer]
+    fields = list(dict.fromkeys((*fields, *form.fields)))
     if fields and all(answer is None or isinstance(answer, dict) for answer in answers):
-        table = {name: [None if a is None else a.get(name) for a in answers] for name in fields}
+        table = {
+            name: Column([None if a is None else a.get(name) for a in answers], form.fields.get(name, ""))
+            for name in fields
+        }
     else:
-        table = {"answer": [r.answer if not isinstance(a, dict) else a for r, a in zip(results, answers, strict=True)]}
-    errors: list[Any] = [r.error or None for r in results]
-    return {**table, "error": errors}
+        plain = [r.answer if not isinstance(a, dict) else a for r, a in zip(results, answers, strict=True)]
+        table = {"answer": Column(plain, form.kind)}
+    return {**table, "error": Column([r.error or None for r in results])}
 
 
 def _plain(value: Any) -> Any:
@@ -142,24 +149,23 @@ def _plain(value: Any) -> Any:
     return value
 
 
-def _free(table: dict[str, list[Any]], taken: Iterable[str]) -> dict[str, list[Any]]:
+def _free(table: dict[str, Column], taken: Iterable[str]) -> dict[str, Column]:
     """Result columns under names that the frame does not have yet."""
     used = set(taken)
-    out: dict[str, list[Any]] = {}
-    for name, values in table.items():
+    out: dict[str, Column] = {}
+    for name, column in table.items():
         free = name
         while free in used:
             free += "_"
-        out[free] = values
+        out[free] = column
     return out
 
 
-def _to_pandas(frame: Any, results: list[MapRow], *, keep: bool) -> Any:
+def _to_pandas(frame: Any, results: list[MapRow], form: Form, *, keep: bool) -> Any:
     import pandas as pd
 
-    table = _free(_columns(results), map(str, frame.columns) if keep else ())
-    # object columns: pandas would turn a column of None into NaN, and lists into something else
-    made = pd.DataFrame({k: pd.Series(v, index=range(len(v)), dtype=_dtype(v)) for k, v in table.items()})
+    table = _free(_columns(results, form), map(str, frame.columns) if keep else ())
+    made = pd.DataFrame({k: pd.Series(c.values, index=range(len(c.values)), dtype=_dtype(c)) for k, c in table.items()})
     made.index = frame.index
     if not keep:
         return made
@@ -169,19 +175,33 @@ def _to_pandas(frame: Any, results: list[MapRow], *, keep: bool) -> Any:
     return out
 
 
-def _dtype(values: list[Any]) -> Any:
-    return None if values and all(isinstance(v, bool | int | float | str) for v in values) else object
+def _dtype(column: Column) -> Any:
+    """Numbers and truths stay such beside a hole, as float64 or in pandas' types that know holes."""
+    match column.kind_of(column.values):
+        case "boolean":
+            return "boolean" if column.has_holes else "bool"
+        case "integer":
+            return "Int64" if column.has_holes else "int64"
+        case "number":
+            return "float64"
+    # object columns: pandas would turn a column of None into NaN, and lists into something else
+    is_plain = not column.has_holes and all(isinstance(v, bool | int | float | str) for v in column.values)
+    return None if is_plain else object
 
 
-def _to_polars(frame: Any, results: list[MapRow], *, keep: bool) -> Any:
+def _to_polars(frame: Any, results: list[MapRow], form: Form, *, keep: bool) -> Any:
     import polars as pl
 
-    table = _free(_columns(results), frame.columns if keep else ())
-    made = [_polars_series(pl, name, [_plain(v) for v in values]) for name, values in table.items()]
+    table = _free(_columns(results, form), frame.columns if keep else ())
+    made = [_polars_series(pl, name, column) for name, column in table.items()]
     return frame.with_columns(made) if keep else pl.DataFrame(made)
 
 
-def _polars_series(pl: Any, name: str, values: list[Any]) -> Any:
+def _polars_series(pl: Any, name: str, column: Column) -> Any:
+    values = [_plain(v) for v in column.values]
+    dtypes = {"boolean": pl.Boolean, "integer": pl.Int64, "number": pl.Float64}
+    if (dtype := dtypes.get(column.kind_of(values))) is not None:
+        return pl.Series(name, values, dtype=dtype, strict=False)  # a whole float is a fine integer
     if all(v is None for v in values):
         return pl.Series(name, values, dtype=pl.String)
     try:
@@ -190,20 +210,24 @@ def _polars_series(pl: Any, name: str, values: list[Any]) -> Any:
         return pl.Series(name, [None if v is None else json.dumps(v, default=str) for v in values])
 
 
-def _to_arrow(table: Any, results: list[MapRow], *, keep: bool) -> Any:
+def _to_arrow(table: Any, results: list[MapRow], form: Form, *, keep: bool) -> Any:
     import pyarrow as pa
 
-    made = _free(_columns(results), table.schema.names if keep else ())
+    made = _free(_columns(results, form), table.schema.names if keep else ())
     out = (pa.Table.from_batches([table]) if isinstance(table, pa.RecordBatch) else table) if keep else None
-    arrays = {}
-    for name, values in made.items():
-        plain = [_plain(v) for v in values]
-        try:
-            arrays[name] = pa.array(plain, type=pa.string() if all(v is None for v in plain) else None)
-        except (pa.ArrowInvalid, pa.ArrowTypeError):
-            arrays[name] = pa.array([None if v is None else json.dumps(v, default=str) for v in plain])
+    arrays = {name: _arrow_array(pa, column) for name, column in made.items()}
     if out is None:
         return pa.table(arrays)
     for name, array in arrays.items():
         out = out.append_column(name, array)
     return out
+
+
+def _arrow_array(pa: Any, column: Column) -> Any:
+    values = [_plain(v) for v in column.values]
+    types = {"boolean": pa.bool_(), "integer": pa.int64(), "number": pa.float64()}
+    wanted = types.get(column.kind_of(values))
+    try:
+        return pa.array(values, type=wanted or (pa.string() if all(v is None for v in values) else None))
+    except (pa.ArrowInvalid, pa.ArrowTypeError):
+        return pa.array([None if v is None else json.dumps(v, default=str) for v in values])

@@ -11,6 +11,7 @@ from typing import Any
 
 from kit_jupyter.batch.faults import Tally, first_of
 from kit_jupyter.batch.half_price import HalfPrice
+from kit_jupyter.batch.kinds import form_of
 from kit_jupyter.batch.local import Answers
 from kit_jupyter.batch.plan import Ask, Plan, asks_of, check_names, make_plan, seed_of
 from kit_jupyter.batch.remote import RemoteAnswers
@@ -106,7 +107,7 @@ def _rebuilt(plan: Plan, results: dict[int, MapRow], *, keep: bool) -> Any:
     for row in rows:
         tally.count(row)
     tally.warn()
-    return plan.rows.rebuild(rows, keep)
+    return plan.rows.rebuild(rows, form_of(plan.format), keep)
 
 
 async def amap_rows(kit: Kit, rows: Any, template: str | Callable[[Any], Any], **options: Any) -> Any:
