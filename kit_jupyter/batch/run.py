@@ -9,6 +9,7 @@ from collections import deque
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator
 from typing import Any
 
+from kit_jupyter.batch.bar import progress_of
 from kit_jupyter.batch.faults import Tally, first_of
 from kit_jupyter.batch.half_price import HalfPrice
 from kit_jupyter.batch.kinds import form_of
@@ -117,7 +118,7 @@ async def amap_rows(kit: Kit, rows: Any, template: str | Callable[[Any], Any], *
     progress = options.pop("progress", True)
     plan = make_plan(kit, rows, template, **options)
     results: dict[int, MapRow] = {}
-    with _farewell(plan), _progress(plan.rows.total, show=progress) as bar:
+    with _farewell(plan), progress_of(plan.rows.total, show=progress) as bar:
         loop = asyncio.get_running_loop()
         plan.show = lambda words: loop.call_soon_threadsafe(bar.say, words)
         async for row in _stream(plan):
@@ -198,7 +199,7 @@ def map_rows(kit: Kit, rows: Any, template: str | Callable[[Any], Any], **option
     progress = options.pop("progress", True)
     plan = make_plan(kit, rows, template, **options)
     results: dict[int, MapRow] = {}
-    with _farewell(plan), _progress(plan.rows.total, show=progress) as bar:
+    with _farewell(plan), progress_of(plan.rows.total, show=progress) as bar:
         told = _Throttle(bar.step, desk)
         plan.show = lambda words: desk.post(bar.say, words)
 
@@ -266,39 +267,3 @@ class _Throttle:
         """Show what came."""
         while self._rows:
             self._step(self._rows.popleft())
-
-
-class _Bar:
-    """How far a run is; shows nothing without a bar."""
-
-    def __init__(self, bar: Any = None) -> None:
-        self._bar = bar
-        self._errors = 0
-
-    def step(self, row: MapRow) -> None:
-        """One row more."""
-        if self._bar is None:
-            return
-        self._bar.update(1)
-        if row.error:
-            self._errors += 1
-            self._bar.set_postfix(errors=self._errors, refresh=False)
-
-    def say(self, words: str) -> None:
-        """Words before the bar, while there is nothing to count."""
-        if self._bar is not None:
-            self._bar.set_description_str(words)
-
-
-@contextlib.contextmanager
-def _progress(total: int | None, *, show: bool) -> Iterator[_Bar]:
-    if not show:
-        yield _Bar()
-        return
-    try:
-        from tqdm.auto import tqdm
-    except ImportError:
-        yield _Bar()
-        return
-    with tqdm(total=total, unit="row") as bar:
-        yield _Bar(bar)
