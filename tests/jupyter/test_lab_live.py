@@ -217,6 +217,40 @@ def test_dark(lab: Server, chromium: Any) -> None:
     page.close()
 
 
+def test_code_is_read_and_edited_line_by_line_before_it_runs(lab: Server, chromium: Any) -> None:
+    """U60: the card shows Python as lines; what the person made of them, in the field, is what the kernel runs."""
+    code = "total = 0\nfor i in range(4):\n    if i % 2:\n        total += i\nopen('n.txt', 'w').write(str(total))"
+    made = (
+        "from kit_jupyter.builtin import builtin_tools\n"
+        f"provider = ScriptedProvider([tool_call('python', code={code!r})], [text('ok')])\n"
+        "kit = Kit(session='memory', tools=builtin_tools('python'), provider=provider)"
+    )
+    book = lab.notebook("code.ipynb", SETUP, made, "%%kit\nadd up", "print('total', total)")
+    page = Page(lab, chromium, book)
+    page.run(0)
+    page.run(1)
+    page.start(2)
+    page.page.get_by_role("button", name="Edit arguments").click(timeout=30_000)
+    shown = page.page.get_by_label("argument code", exact=True)
+    question = page.page.locator(".kit-q").inner_text()
+    field = page.page.get_by_label("Edited argument code")
+    page.shot("lab-code-approval")
+    field.press("Control+End")
+    field.press("Enter")
+    field.type("total *= 100")
+    drawn = shown.evaluate("e => e.textContent")
+    page.page.get_by_role("button", name="Approve", exact=True).click()
+    page.done(2)
+    page.run(3)
+
+    assert drawn == code
+    assert "python and python.files change something or run code" in question
+    assert "range(4)" not in question
+    page.output(3, holding="total 400")
+    assert page.errors == []
+    page.close()
+
+
 def test_always_is_a_rule_that_holds(lab: Server, chromium: Any) -> None:
     """U60: from the click on "Always" to the stored rule, and the next call, in another session, does not ask."""
     made = (
