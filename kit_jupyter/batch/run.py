@@ -162,7 +162,7 @@ def map_rows(kit: Kit, rows: Any, template: str | Callable[[Any], Any], **option
     keep : bool
         Give the columns of the input back, too.
     progress : bool
-        Show a bar.
+        Show a bar; a notebook that a runner executes has none.
     options : PromptOptions
         For every row.
     tools : iterable of Tool or callable

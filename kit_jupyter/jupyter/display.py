@@ -28,8 +28,9 @@ from kit_jupyter.jupyter.protocol import WIDGET_MIME
 from kit_jupyter.jupyter.shell import Parent, bind_parent, current_parent, is_kernel, keep_frontend_routing
 from kit_jupyter.jupyter.transcript import bundle, to_plain
 from kit_jupyter.jupyter.turns import Item, TurnModel
+from kit_jupyter.runners import is_runner
 
-__all__ = ["MODES", "CellDisplay", "choose", "is_runner", "make", "publish"]
+__all__ = ["MODES", "CellDisplay", "choose", "make", "publish"]
 
 MODES = ("auto", "widget", "updates", "static", "plain")
 #: How long a browser may take to say that it drew the live view, before text goes by display updates.
@@ -85,17 +86,6 @@ def choose(ip: Any, wish: str = "auto") -> str:
     if "google.colab" in sys.modules:
         return "updates"
     return "static" if is_runner(current_parent(ip)) else "widget"
-
-
-def is_runner(parent: Parent) -> bool:
-    """True if the cell was sent by a program that runs a file, as nbclient, nbconvert, papermill and nbval do.
-
-    They take no input and tell nothing of the cell. Lab, Notebook and VS Code take input, and tell the cell's id.
-    A runner would keep the state of every live view in the file, where no page is to show it.
-    """
-    content = parent.get("content") or {}
-    is_execution = (parent.get("header") or {}).get("msg_type") == "execute_request"
-    return is_execution and content.get("allow_stdin") is False and not parent.get("metadata")
 
 
 def make(

@@ -28,13 +28,13 @@ from typing import TYPE_CHECKING, Any
 
 from kit_jupyter.errors import KitError, ToolError
 from kit_jupyter.extension import Extension, ExtensionContext
-from kit_jupyter.jupyter.display import is_runner
 from kit_jupyter.jupyter.keymap import Keymap
 from kit_jupyter.jupyter.settled import live_views
 from kit_jupyter.jupyter.shell import Parent, current_parent, is_kernel, main_loop
 from kit_jupyter.jupyter.sign import LAB_TARGET
 from kit_jupyter.loop import Desk, engine
 from kit_jupyter.messages import new_id
+from kit_jupyter.runners import is_runner
 
 if TYPE_CHECKING:
     from kit_jupyter.jupyter.notebook import Notebook

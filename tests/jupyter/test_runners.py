@@ -11,8 +11,8 @@ from typing import Any
 import nbformat
 import pytest
 
-from kit_jupyter.jupyter.display import is_runner
 from kit_jupyter.jupyter.lab import may_be_page
+from kit_jupyter.runners import is_runner
 from tests.jupyter.kernels import TURN_MIME, Kernel, kernel
 
 ROOT = Path(__file__).parents[2]
