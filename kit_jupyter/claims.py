@@ -96,7 +96,7 @@ class Claims:
         if self.taken:
             raise UsageError(
                 f"{self.taken}; stop it with abort(), say something to it with steer(), "
-                "or pass when_busy='queue' or 'steer'"
+                "or pass when_busy='queue' or 'steer' (in cells: %kit_stop, %kit_steer, or %%kit -s NAME at the side)"
             )
         busy = self.busy = Busy(what, turn)
         try:

@@ -176,11 +176,6 @@ class KitMagics(Magics):
         when_busy: str = "refuse",
     ) -> tuple[Run, Namespace]:
         kit = kit if kit is not None else self.nb.kit(getattr(asked, "session", None))
-        if kit.is_running and when_busy == "refuse":
-            raise UsageError(
-                "a turn of this session is running: %kit_steer says something to it, %kit_stop ends it, "
-                "%%kit -s NAME begins a talk at the side"
-            )
         parent = current_parent(self.shell)
         cell = self.nb.finder.find(self.shell, parent, text) if mode == "prompt" and not asked.append else None
         asked.text = text
