@@ -617,6 +617,27 @@ def test_code_is_edited_with_its_lines(view: View) -> None:
     ]
 
 
+def test_what_was_edited_outlives_a_card_that_is_drawn_anew(view: View) -> None:
+    """U60: a lost frame brings the whole again, in the middle of an edit; what the person wrote is still there."""
+    _ask_code(view)
+    view.page.get_by_role("button", name="Edit arguments").click()
+    view.page.get_by_label("Edited argument code").fill("mine()")
+    question = {"text": visible(f"Run this Python in your session?\n\n{CODE}\n(python changes something)"),
+                "suggestion": "", "arguments": json.dumps({"code": CODE}, indent=2)}  # fmt: skip
+    again = {"id": "q", "kind": "tool", "call_id": "call1", "name": "python", "status": "asking",
+             "arguments": json.dumps({"code": CODE}), "question": question}  # fmt: skip
+    view.n += 1
+    state = {"kind": "state", "view": {"n": view.n, "turns": [turn(items=[again])], "bar": {}}}
+    view.page.evaluate("f => say(f)", {"n": view.n, "m": [state]})
+    view.frame()
+
+    field = view.page.get_by_label("Edited argument code")
+    assert field.is_visible()
+    assert field.input_value() == "mine()"
+    view.page.get_by_role("button", name="Approve", exact=True).click()
+    assert [m["arguments"] for m in view.sent if m["kind"] == "approve"] == [{"code": "mine()"}]
+
+
 @pytest.mark.parametrize("theme", ["light", "dark", "high"])
 def test_axe_finds_nothing_in_a_card_with_code(chromium: Any, theme: str) -> None:
     """U114, U116: the blocks, the question and the fields have names and contrast."""

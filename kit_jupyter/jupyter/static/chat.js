@@ -438,9 +438,12 @@ class ItemView {
     if (this.askedFor === q.text) return;
     this.askedFor = q.text; this.bar.hidden = false; this.bar.textContent = ""; this.fold.open = true;
     const call = this.item.call_id;
-    const answer = (fields) => { this.view.store.send("approve", { call, reason: "", scope: "once", arguments: null, ...fields }); this.bar.querySelectorAll("button").forEach((b) => { b.disabled = true; }); };
+    // Kept with its words when the card is drawn anew, as after a lost frame: what a person wrote is not lost.
+    const edits = (this.view.edits ??= new Map()), key = `${call}\n${q.text}\n${q.arguments}`;
+    const answer = (fields) => { edits.delete(key); this.view.store.send("approve", { call, reason: "", scope: "once", arguments: null, ...fields }); this.bar.querySelectorAll("button").forEach((b) => { b.disabled = true; }); };
     const reason = h("input", { type: "text", class: "kit-in", placeholder: "why not (told to the model)", "aria-label": "Reason for denying" });
-    const edit = new Editing(q.arguments || this.item.arguments || "{}"), bad = edit.bad;
+    const edit = edits.get(key) ?? new Editing(q.arguments || this.item.arguments || "{}"), bad = edit.bad;
+    edits.set(key, edit);
     const args = () => edit.el.hidden ? null : edit.read();
     const yes = (scope) => { const a = args(); if (a !== undefined) answer({ allow: true, scope, arguments: a }); };
     reason.addEventListener("keydown", (e) => { if (meaning("field", e) === "take") { e.preventDefault(); answer({ allow: false, reason: reason.value }); } });
@@ -448,7 +451,7 @@ class ItemView {
     this.bar.append(asked(q.text || `Run ${this.item.name}?`, this.item.name, this.argsText), edit.el, bad, h("div", { class: "kit-row" },
       button("Approve", () => yes("once"), { class: "kit-b kit-go" }),
       button(q.suggestion ? `Always: ${q.suggestion}` : "Always", () => yes("always"), { title: "do not ask again for this" }),
-      button("Edit arguments", (e) => { edit.el.hidden = !edit.el.hidden; if (!edit.el.hidden) edit.open(); e.target.setAttribute("aria-expanded", String(!edit.el.hidden)); }, { "aria-expanded": "false" }),
+      button("Edit arguments", (e) => { edit.el.hidden = !edit.el.hidden; if (!edit.el.hidden) edit.open(); e.target.setAttribute("aria-expanded", String(!edit.el.hidden)); }, { "aria-expanded": String(!edit.el.hidden) }),
       button("Deny", () => answer({ allow: false, reason: reason.value }), { class: "kit-b kit-no" }), reason));
     this.view.say(`Approval needed: ${this.item.name}`);
   }
