@@ -464,12 +464,11 @@ class Session:
             raise TypeError(f"a session stores User, System, Assistant and ToolResult, not {type(message).__name__}")
         with self._lock:
             entry = Entry("message", message.id, self._leaf, message.time.created, {}, message)
-            known = self._entries if self._is_whole else self._fresh
-            if entry.id in known or entry.id in self._entries:
+            if entry.id in self._entries or entry.id in self._fresh:
                 raise UsageError(f"the session holds a message {entry.id!r}; give each one an id of its own: new_id()")
             if self._file is not None:
                 self._write_lines(entry.checked_line())
-            known[entry.id] = entry
+            (self._entries if self._is_whole else self._fresh)[entry.id] = entry
             self._leaf = entry.id
             if self._cells is not None:
                 self._note_cell(self._cells, entry)
