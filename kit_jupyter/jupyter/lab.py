@@ -23,10 +23,11 @@ import asyncio
 import re
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from kit_jupyter.errors import KitError, ToolError
+from kit_jupyter.errors import KitError, ToolError, UsageError
 from kit_jupyter.extension import Extension, ExtensionContext
 from kit_jupyter.jupyter.keymap import Keymap
 from kit_jupyter.jupyter.settled import live_views
@@ -40,6 +41,7 @@ if TYPE_CHECKING:
     from kit_jupyter.jupyter.notebook import Notebook
     from kit_jupyter.jupyter.record import RanCell
     from kit_jupyter.kit import Kit
+    from kit_jupyter.tool import Tool
 
 __all__ = ["KINDS", "LAB_TARGET", "OPS", "PANEL_TARGET", "Lab", "NoFrontEnd", "may_be_page"]
 
@@ -504,7 +506,8 @@ class Presence(Extension):
     def __init__(self, lab: Lab) -> None:
         self.lab = lab
         self._ctx: ExtensionContext | None = None
-        self._tools: tuple[Any, ...] = ()
+        self._lock = threading.Lock()  # a page may come, on the engine, while the Kit is being made
+        self._tools: list[Tool] = []
 
     def bind(self, ctx: ExtensionContext) -> None:
         """Tools come with the first page."""
@@ -531,15 +534,20 @@ class Presence(Extension):
             return
         from kit_jupyter.jupyter.lab_cells import cell_tools
 
-        known = set(ctx.kit.tools)
-        self._tools = tuple(ctx.add_tool(tool) for tool in cell_tools(self.lab) if tool.spec.name not in known)
+        with self._lock:
+            if self._tools:
+                return
+            for tool in cell_tools(self.lab):
+                with suppress(UsageError):  # the person's own tool of that name was there first, and stays
+                    self._tools.append(ctx.add_tool(tool))
 
     def leave(self) -> None:
         """Take the tools away again."""
-        if self._ctx is not None:
+        with self._lock:
             for tool in self._tools:
-                self._ctx.remove_tool(tool.spec.name)
-        self._tools = ()
+                if self._ctx is not None:
+                    self._ctx.remove_tool(tool.spec.name)
+            self._tools.clear()
 
 
 def _outcome(cell: RanCell) -> list[str]:

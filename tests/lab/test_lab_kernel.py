@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
+from contextlib import suppress
 from typing import Any, ClassVar
 
 import pytest
@@ -262,6 +263,42 @@ def test_tools_come_with_the_first_page(lab: Lab, shell: InteractiveShell) -> No
     settle()
 
     assert {"read_cells", "insert_cell", "edit_cell", "run_cell"} <= set(kit.tools)
+
+
+def test_tools_come_once_when_the_page_comes_as_the_kit_is_made(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A page attaches on the engine while a cell makes its Kit: no error in the cell, each tool once."""
+    hello(lab, "one")
+    guest = lab.guest()
+    both = threading.Barrier(2)
+
+    def made(lab: Lab) -> tuple[Any, ...]:
+        with suppress(threading.BrokenBarrierError):  # where only one gets here, as it should be
+            both.wait(0.3)
+        return cell_tools(lab)
+
+    monkeypatch.setattr("kit_jupyter.jupyter.lab_cells.cell_tools", made)
+    kit = Kit(provider=ScriptedProvider(), session="memory", extensions=[guest])
+    guest.leave()
+    assert "edit_cell" not in kit.tools
+    failed: list[BaseException] = []
+
+    def equip() -> None:
+        try:
+            guest.equip()
+        except BaseException as exc:
+            failed.append(exc)
+
+    threads = [threading.Thread(target=equip) for _ in range(2)]
+    both.reset()
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+
+    assert failed == []
+    assert "edit_cell" in kit.tools
+    guest.leave()
+    assert "edit_cell" not in kit.tools
 
 
 def names_sent(request: Any) -> set[str]:
