@@ -212,9 +212,11 @@ class Lab:
             case "complete":
                 return self._start_completion(client, content)
             case "settled":
-                asked = content.get("views")
-                outputs = self.nb.settled.outputs(asked if isinstance(asked, list) else [])
-                return {"outputs": outputs, "running": live_views(self.nb.running())}
+                return {
+                    "outputs": self.nb.settled.outputs(_listed(content, "views")),
+                    "running": live_views(self.nb.running()),
+                    "ended": self.nb.settled.of_cells(_listed(content, "empty")),
+                }
             case "review":
                 note = {name: str(content.get(name) or "") for name in ("cell", "change", "word")}
                 with self._lock:
@@ -590,3 +592,8 @@ def _close_comm(comm: Any) -> None:
             comm.close()
     except Exception:  # as above
         pass
+
+
+def _listed(content: dict[str, Any], name: str) -> list[Any]:
+    value = content.get(name)
+    return value if isinstance(value, list) else []

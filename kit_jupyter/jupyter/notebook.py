@@ -414,7 +414,7 @@ class Notebook:
         view = cell_view(run)
         run.shown.finish(run.model, metadata)
         if view is not None and self.lab is not None:
-            self.settled.keep(view, run.model, metadata)
+            self.settled.keep(view, run.model, metadata, (run.parent.get("metadata") or {}).get("cellId"))
             self.lab.tell_settled(view)
 
     @staticmethod

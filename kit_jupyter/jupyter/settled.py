@@ -4,16 +4,17 @@ Theory of operation
 -------------------
 A display is updated in the page that showed it from the start. A page that was reloaded in mid-turn
 has the live view from the file, where no display id is kept, or an empty cell when the notebook was
-not saved: it asks. So the last turns whose live view is gone are kept by the view's model id, and
-those that still run are told by their cell.
+not saved: it asks. So the last turns whose live view is gone are kept by the view's model id and by
+their cell, and those that still run are told by their cell.
 """
 
 from __future__ import annotations
 
 import threading
+import time
 from collections import OrderedDict
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from kit_jupyter.jupyter import display
 from kit_jupyter.jupyter.turns import TurnModel
@@ -27,18 +28,25 @@ __all__ = ["Settled", "cell_view", "live_views"]
 SETTLED = 50
 
 
+class _Kept(NamedTuple):
+    turn: TurnModel
+    metadata: dict[str, Any]
+    cell: str
+    at: float  # seconds since the epoch
+
+
 class Settled:
     """The turns whose live view is gone, by the view's model id. Any thread."""
 
     def __init__(self, pack: display.Pack) -> None:
         self._pack = pack
         self._lock = threading.Lock()
-        self._turns: OrderedDict[str, tuple[TurnModel, dict[str, Any]]] = OrderedDict()
+        self._turns: OrderedDict[str, _Kept] = OrderedDict()
 
-    def keep(self, view: str, turn: TurnModel, metadata: dict[str, Any]) -> None:
-        """The view has given place to what stays of its turn."""
+    def keep(self, view: str, turn: TurnModel, metadata: dict[str, Any], cell: object = None) -> None:
+        """The view has given place to what stays of its turn, in the cell of that id if it is known."""
         with self._lock:
-            self._turns[view] = turn, metadata
+            self._turns[view] = _Kept(turn, metadata, cell if isinstance(cell, str) else "", time.time())
             while len(self._turns) > SETTLED:
                 self._turns.popitem(last=False)
 
@@ -46,10 +54,20 @@ class Settled:
         """What stands in the place of live views that are gone, as outputs by the view's model id."""
         with self._lock:
             found = {view: self._turns[view] for view in views if isinstance(view, str) and view in self._turns}
-        return {
-            view: {"output_type": "display_data", "data": self._pack(turn.saved()), "metadata": {"kit": metadata}}
-            for view, (turn, metadata) in found.items()
-        }
+        return {view: self._output(kept) for view, kept in found.items()}
+
+    def of_cells(self, cells: Sequence[Any]) -> dict[str, Any]:
+        """What stays of the last turn of each cell, as ``{output, at}`` by the cell's id; `at` is when it ended.
+
+        For a page that finds the cell empty: it was closed before the turn ended, and the file was not saved since.
+        """
+        with self._lock:
+            found = {kept.cell: kept for kept in self._turns.values() if kept.cell and kept.cell in cells}
+        return {cell: {"output": self._output(kept), "at": kept.at} for cell, kept in found.items()}
+
+    def _output(self, kept: _Kept) -> dict[str, Any]:
+        data, metadata = self._pack(kept.turn.saved()), {"kit": kept.metadata}
+        return {"output_type": "display_data", "data": data, "metadata": metadata}
 
 
 def live_views(runs: Iterable[Run]) -> dict[str, Any]:

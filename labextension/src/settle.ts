@@ -22,6 +22,11 @@ interface LiveView extends Element {
   kitLeft?: (why: string) => { turn: JSONObject; text: string } | null;
 }
 
+interface Ended {
+  output: Output;
+  at: number;
+}
+
 interface Place {
   outputs: Outputs;
   index: number;
@@ -42,28 +47,45 @@ function placesOf(panel: NotebookPanel, only?: string): Place[] {
   return found;
 }
 
-async function settle(panel: NotebookPanel, link: KernelLink, only?: string): Promise<void> {
+/** `opened`: the page has found this notebook's kernel for the first time; `only`: one view, of which the kernel tells. */
+async function settle(panel: NotebookPanel, link: KernelLink, opened: boolean, only?: string): Promise<void> {
   await panel.context.ready;
   if (panel.isDisposed) return;
   const views = [...new Set(placesOf(panel, only).map(place => place.view))];
   if (only !== undefined && !views.length) return;
-  const reply = await link.request('settled', { views }, 10000);
+  const empty = opened ? cellsWithout(panel).map(cell => cell.model.id) : []; // later ones were cleared by hand
+  const reply = await link.request('settled', { views, empty }, 10000);
   if (reply.status !== 'ok' || panel.isDisposed) return;
   const outputs = reply.outputs as unknown as Record<string, Output>;
   // Looked for again: outputs may have come and gone meanwhile.
   for (const place of placesOf(panel, only)) if (outputs[place.view]) place.outputs.set(place.index, outputs[place.view]);
-  if (only === undefined) restore(panel, reply.running as unknown as Record<string, Output>);
+  if (only !== undefined) return;
+  const running = reply.running as unknown as Record<string, Output>;
+  restore(panel, { ...unsaved(panel, reply.ended as unknown as Record<string, Ended>), ...running });
 }
 
-/** Show the live views of turns that run in cells which lost them: the page was reloaded before the file was saved. */
-function restore(panel: NotebookPanel, running: Record<string, Output>): void {
-  if (panel.context.model.collaborative) return; // there the outputs outlive the page
-  for (const cell of panel.content.widgets) {
-    if (!(cell instanceof CodeCell) || !running[cell.model.id] || cell.model.outputs.length) continue;
+/** Cells without outputs, and none on their way. */
+function cellsWithout(panel: NotebookPanel): CodeCell[] {
+  return panel.content.widgets.filter((cell): cell is CodeCell => {
+    if (!(cell instanceof CodeCell) || cell.model.outputs.length) return false;
     const future = cell.outputArea.future as { isDisposed: boolean } | undefined;
-    if (future && !future.isDisposed) continue; // its outputs are on their way
+    return !future || future.isDisposed;
+  });
+}
+
+/** Of turns that have ended, those that the file cannot know: it was saved before. */
+function unsaved(panel: NotebookPanel, ended: Record<string, Ended> = {}): Record<string, Output> {
+  const saved = Date.parse(panel.context.contentsModel?.last_modified ?? '') / 1000;
+  return Object.fromEntries(Object.entries(ended).flatMap(([id, { output, at }]) => (saved < at ? [[id, output]] : [])));
+}
+
+/** Show in cells that lost them the live views of turns that run, and what stays of turns that have ended. */
+function restore(panel: NotebookPanel, lost: Record<string, Output>): void {
+  if (panel.context.model.collaborative) return; // there the outputs outlive the page
+  for (const cell of cellsWithout(panel)) {
+    if (!lost[cell.model.id]) continue;
     cell.model.trusted = true; // as Lab does with a cell that runs; it holds no output from elsewhere
-    cell.model.outputs.add(running[cell.model.id]);
+    cell.model.outputs.add(lost[cell.model.id]);
   }
 }
 
@@ -85,21 +107,25 @@ function leave(panel: NotebookPanel): void {
 /** Settle the views of all notebooks: when a kernel is found, and when it says that one is gone. */
 export function settleViews(links: ILinks): void {
   const ready = new WeakMap<KernelLink, string>();
+  const found = new WeakSet<NotebookPanel>();
   const watch = (panel: NotebookPanel): void => {
     panel.sessionContext.statusChanged.connect((_, status) => {
       if (ENDED.has(status) && !panel.isDisposed) leave(panel);
     });
   };
-  const run = (panel: NotebookPanel, link: KernelLink, only?: string): void =>
-    void settle(panel, link, only).catch(error => console.warn('kit:', error));
+  const run = (panel: NotebookPanel, link: KernelLink, opened: boolean, only?: string): void =>
+    void settle(panel, link, opened, only).catch(error => console.warn('kit:', error));
   links.message.connect((_, { panel, link, message }) => {
-    if (message.kind === 'settled') run(panel, link, message.view);
+    if (message.kind === 'settled') run(panel, link, false, message.view);
   });
   const look = (): void => {
     for (const [panel, link] of links.all) {
       if (!ready.has(link)) watch(panel);
       const kernel = link.state === 'ready' ? link.kernel?.id ?? '' : '';
-      if (kernel && ready.get(link) !== kernel) run(panel, link);
+      if (kernel && ready.get(link) !== kernel) {
+        run(panel, link, !found.has(panel));
+        found.add(panel);
+      }
       ready.set(link, kernel);
     }
   };

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from types import SimpleNamespace
 from typing import Any
 
@@ -45,6 +46,21 @@ def test_what_stays_of_a_turn_is_told_by_its_view() -> None:
             "metadata": {"kit": {"turn": "b"}},
         }
     }
+
+
+def test_the_last_turn_of_a_cell_is_told_with_its_end() -> None:
+    """For a page that finds the cell empty; only of cells it asks for, and of turns whose cell is known."""
+    store = Settled(bundle)
+    store.keep("v1", _turn("one"), {}, "cell-1")
+    store.keep("v2", _turn("two"), {}, "cell-1")
+    store.keep("v3", _turn("three"), {}, "cell-2")
+    store.keep("v4", _turn("four"), {}, 7)
+
+    found = store.of_cells(["cell-1", "cell-3", 7, None, ""])
+
+    assert list(found) == ["cell-1"]
+    assert found["cell-1"]["output"]["data"] == bundle(_turn("two").saved())
+    assert abs(found["cell-1"]["at"] - time.time()) < 60
 
 
 def test_only_the_last_turns_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
