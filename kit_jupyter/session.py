@@ -99,6 +99,7 @@ class Session:
         self._unwritten_header = file is not None and not file.path.exists()
         self._is_whole = file is None or self._unwritten_header
         self._backwards: Iterator[tuple[int, bytes, bool]] | None = None
+        self._read_from: int | None = None  # the byte where the oldest line begins that was read backwards
         self._leaf: str | None = None
         self._context: list[Message] | None = []
         self._snapshot: Messages | None = Messages()
@@ -209,6 +210,7 @@ class Session:
         for offset, line, complete in self._backwards:
             if offset == 0:
                 break  # the header
+            self._read_from = offset
             try:
                 return parse(line)
             except Exception as exc:
@@ -272,21 +274,51 @@ class Session:
         was_enabled = gc.isenabled()
         gc.disable()  # nothing here is garbage; a collection per generation would double the time
         try:
-            keep = self._entries.setdefault
-            for offset, line, complete in self._backwards or ():  # `_read_one`, without a call for each line
-                if offset == 0:
-                    break  # the header
-                try:
-                    entry = parse(line)
-                except Exception as exc:
-                    self._leave_out(offset, complete, exc)
-                else:
-                    keep(entry.id, entry)
+            older = self._older(parse)
+            if older is not None:
+                older.update(reversed(self._entries.items()))
+                older.update(self._fresh)
+                self._entries, self._fresh, self._is_whole = older, {}, True
+            else:
+                while (entry := self._read_one(parse)) is not None:
+                    self._entries.setdefault(entry.id, entry)
+                self._turn_whole()
             self._backwards = None
-            self._turn_whole()
         finally:
             if was_enabled:
+                if not gc.get_freeze_count():  # nobody else's
+                    gc.freeze()  # straight to the oldest generation: the next young collection need not go through it
+                    gc.unfreeze()
                 gc.enable()
+
+    def _older(self, parse: Callable[[bytes], Entry]) -> dict[str, Entry] | None:
+        """All entries before those read backwards, oldest first: forwards, which takes less; None if it cannot be."""
+        end, warned, later = self._read_from, len(self.warnings), self._entries
+        found: dict[str, Entry] = {}
+        if end is None or self._file is None:
+            return None
+        try:
+            with self._file.path.open("rb") as file:
+                at = len(file.readline())  # the header
+                for line in file:
+                    if at >= end:
+                        break
+                    if line != b"\n":
+                        try:
+                            entry = parse(line)
+                            if (key := entry.id) in found:
+                                del found[key]  # a later line of the same id counts, in its own place
+                            if key not in later:
+                                found[key] = entry
+                        except Exception as exc:
+                            self._leave_out(at, True, exc)
+                    at += len(line)
+        except OSError:
+            at = -1
+        if at != end:  # it is not the file that was opened: that one is still at hand
+            del self.warnings[warned:]
+            return None
+        return found
 
     # -- reading the tree
 

@@ -257,3 +257,36 @@ def test_a_write_after_one_that_was_refused_is_refused_too(tmp_path: Path) -> No
     session.close()
 
     assert path.read_text() == "another\n"
+
+
+@pytest.mark.parametrize("there", ["the file", "another file", "no file"])
+def test_the_rest_is_read_forwards_and_means_the_same(tmp_path: Path, there: str) -> None:
+    """Row 18b: what is left of a session is read from its start; damage, repeats and a lost file do no harm."""
+    session = Session.create(tmp_path)
+    ids = [session.append(said(f"word {i}")).id for i in range(6)]
+    session.close()
+    path = session.path
+    assert path is not None
+    lines = path.read_bytes().splitlines(keepends=True)
+    repeated = lines[1].replace(b"word 0", b"again")
+    path.write_bytes(b"".join([*lines[:3], b"\n", b"{damaged\n", repeated, *lines[3:], lines[2]]))
+
+    def words(entries: Any) -> list[str]:
+        return [entry.message.parts[0].text for entry in entries]
+
+    backwards = Session.open(path)
+    backwards._read_from = None  # as if nothing were known of where the rest ends
+    expected, warnings = words(backwards.entries), backwards.warnings
+    assert expected == ["again", "word 2", "word 3", "word 4", "word 5", "word 1"]
+    assert len(warnings) == 1
+
+    opened = Session.open(path)  # its last line has been read, and the file is held
+    if there != "the file":
+        path.unlink()
+    if there == "another file":
+        path.write_bytes(b'{"type":"session"}\n{"type":"message"}\n')
+
+    assert words(opened.entries) == expected
+    assert [entry.id for entry in opened.entries] == [ids[0], *ids[2:], ids[1]]
+    assert opened.warnings == warnings
+    assert opened.get(ids[3]).id == ids[3]
