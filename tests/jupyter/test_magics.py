@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from inspect import getmembers
 from pathlib import Path
 
 import pytest
@@ -222,7 +223,7 @@ def test_help_reads_as_a_person_would_write_it() -> None:
     from kit_jupyter.jupyter.magics import KitMagics
     from kit_jupyter.jupyter.options import names_of
 
-    magics = [fn for name, fn in vars(KitMagics).items() if name.startswith("kit") and hasattr(fn, "parser")]
+    magics = [fn for name, fn in getmembers(KitMagics) if name.startswith("kit") and hasattr(fn, "parser")]
     assert len(magics) > 20
     for fn in magics:
         assert not set("`<>{}") & set(fn.__doc__), fn.__name__
