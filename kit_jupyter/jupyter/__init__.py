@@ -41,6 +41,7 @@ def load(ip: Any, make_kit: Callable[..., Any] | None = None) -> Notebook:
     known: Notebook | None = getattr(ip, _ATTRIBUTE, None)
     if known is not None:
         return known
+    from kit_jupyter.jupyter import unawaited
     from kit_jupyter.jupyter.completion import install as install_completion
     from kit_jupyter.jupyter.early import Early
     from kit_jupyter.jupyter.keymap import terminal_of
@@ -64,6 +65,7 @@ def load(ip: Any, make_kit: Callable[..., Any] | None = None) -> Notebook:
     if ip.display_formatter is not None:
         ip.display_formatter.ipython_display_formatter.for_type(TurnResult, magics.show_result)
     install_completion(ip, magics)
+    unawaited.install(ip)
     serve_side_panel(notebook)
     ip.configurables += [notebook.config, notebook.settings]  # so that %config shows them
     setattr(ip, _ATTRIBUTE, notebook)
@@ -89,6 +91,7 @@ def unload(ip: Any) -> None:
 
 
 def _unload_notebook(ip: Any, notebook: Notebook) -> None:
+    from kit_jupyter.jupyter import unawaited
     from kit_jupyter.jupyter.completion import remove as remove_completion
     from kit_jupyter.turn import TurnResult
 
@@ -97,6 +100,7 @@ def _unload_notebook(ip: Any, notebook: Notebook) -> None:
         notebook.terminal.close()
     notebook.close()
     remove_completion(ip)
+    unawaited.remove(ip)
     if ip.display_formatter is not None:
         ip.display_formatter.ipython_display_formatter.pop(TurnResult, None)
     for configurable in (notebook.config, notebook.settings):

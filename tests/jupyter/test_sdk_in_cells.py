@@ -166,3 +166,16 @@ def test_a_summary_is_marked_in_the_cell(nb: Kernel) -> None:
     assert "messages summarised" in items[0]["text"]
     assert items[1]["text"] == "made it"
     assert nb.value("[m.parts[0].text for m in kit.history]")[: len(before)] == before
+
+
+def test_a_forgotten_await_says_so(nb: Kernel) -> None:
+    """Bad input of issue 7: who writes `kit.prompt(...)` alone learns what to do; other coroutines look as ever."""
+    nb.script("[text('never')]")
+
+    said = nb.ok("kit.prompt('hi')").shown[-1]["data"]["text/plain"]
+    other = nb.ok("async def mine(): ...\nmine()").shown[-1]["data"]["text/plain"]
+
+    assert "await kit.prompt(...), or  kit.prompt_sync(...)" in said
+    assert other.startswith("<coroutine object mine at 0x")
+    assert "\n" not in other
+    assert nb.value("len(provider.requests)") == 0
