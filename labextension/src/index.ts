@@ -1,7 +1,7 @@
 // The plugins, each of which can be disabled alone (the mime renderer stands in package.json, as mimeExtension).
 import { JupyterFrontEndPlugin } from '@jupyterlab/application';
 
-import { cellsPlugin, inlinePlugin, outputsPlugin } from './plugins-notebook';
+import { cellsPlugin, inlinePlugin, outputsPlugin, promptsPlugin } from './plugins-notebook';
 import { keymapPlugin } from './plugin-keymap';
 import { linksPlugin, panelPlugin } from './plugins-chat';
 
@@ -29,5 +29,6 @@ export default [
   timed(keymapPlugin),
   timed(cellsPlugin),
   timed(outputsPlugin),
+  timed(promptsPlugin),
   timed(inlinePlugin)
 ];

@@ -1,6 +1,7 @@
 // Plugins: the agent's hands on cells, the buttons on outputs, inline completion.
 import { JupyterFrontEnd, JupyterFrontEndPlugin } from '@jupyterlab/application';
 import { ICommandPalette } from '@jupyterlab/apputils';
+import { IEditorLanguageRegistry } from '@jupyterlab/codemirror';
 import { ICompletionProviderManager } from '@jupyterlab/completer';
 import { INotebookTracker, NotebookPanel } from '@jupyterlab/notebook';
 import { ISettingRegistry } from '@jupyterlab/settingregistry';
@@ -12,6 +13,7 @@ import { tellFocus } from './focus';
 import { KitInlineProvider } from './inline';
 import { ILinks } from './links';
 import { decorate } from './outputs';
+import { showPrompts } from './prompt-cells';
 import { rerunOf } from './retry';
 import { settleViews } from './settle';
 import { page } from './view';
@@ -81,6 +83,19 @@ export const outputsPlugin: JupyterFrontEndPlugin<void> = {
     const add = (panel: NotebookPanel): void => void panel.context.ready.then(() => !panel.isDisposed && decorate(panel, app.commands));
     tracker.forEach(add);
     tracker.widgetAdded.connect((_, panel) => add(panel));
+  }
+};
+
+export const promptsPlugin: JupyterFrontEndPlugin<void> = {
+  id: 'kit-jupyter:prompt-cells',
+  description: 'Cells that begin with %%kit are edited as Markdown.',
+  autoStart: true,
+  requires: [INotebookTracker, IEditorLanguageRegistry],
+  activate: (_: JupyterFrontEnd, tracker: INotebookTracker, languages: IEditorLanguageRegistry): void => {
+    const show = (panel: NotebookPanel): void =>
+      void panel.context.ready.then(() => !panel.isDisposed && showPrompts(panel, languages));
+    tracker.forEach(show);
+    tracker.widgetAdded.connect((_, panel) => show(panel));
   }
 };
 

@@ -300,3 +300,5 @@ def open_page(server: Server, browser: Any) -> Iterator[Callable[..., Page]]:
     for folder in ("kit-jupyter", "@jupyterlab/completer-extension"):
         for path in (server.folder / "settings" / folder).glob("*.jupyterlab-settings"):
             path.unlink()
+    themes = server.folder / "settings" / "@jupyterlab" / "apputils-extension" / "themes.jupyterlab-settings"
+    themes.unlink(missing_ok=True)

@@ -393,7 +393,7 @@ def test_activation_is_quick(open_page: Callable[..., Any]) -> None:
     )
 
     assert {re.sub("^kit-jupyter:", "", name) for name, _ in spent} == {
-        "links", "panel", "keymap", "cells", "outputs", "inline-completion"
+        "links", "panel", "keymap", "cells", "outputs", "prompt-cells", "inline-completion"
     }  # fmt: skip
     total = sum(duration for _, duration in spent)
     print(f"activation: {total:.1f} ms")
