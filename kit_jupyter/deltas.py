@@ -22,6 +22,7 @@ from kit_jupyter.messages import (
     ToolCallPart,
     text_of,
 )
+from kit_jupyter.record import Record
 
 __all__ = [
     "CitationDelta",
@@ -40,32 +41,32 @@ __all__ = [
 ]
 
 
-@dataclass(frozen=True, slots=True)
-class TextDelta:
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class TextDelta(Record):
     """More text of part `index`."""
 
     index: int
     text: str
 
 
-@dataclass(frozen=True, slots=True)
-class ThinkingDelta:
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class ThinkingDelta(Record):
     """More reasoning of part `index`; may be empty, to open the part."""
 
     index: int
     text: str
 
 
-@dataclass(frozen=True, slots=True)
-class RefusalDelta:
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class RefusalDelta(Record):
     """More of a refusal."""
 
     index: int
     text: str
 
 
-@dataclass(frozen=True, slots=True)
-class ToolCallStart:
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class ToolCallStart(Record):
     """A tool call begins: id and name are known."""
 
     index: int
@@ -73,55 +74,55 @@ class ToolCallStart:
     name: str
 
 
-@dataclass(frozen=True, slots=True)
-class ToolCallDelta:
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class ToolCallDelta(Record):
     """More of the arguments' JSON text."""
 
     index: int
     fragment: str
 
 
-@dataclass(frozen=True, slots=True)
-class CitationDelta:
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class CitationDelta(Record):
     """A citation of text part `index`."""
 
     index: int
     citation: Citation
 
 
-@dataclass(frozen=True, slots=True)
-class NativeDelta:
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class NativeDelta(Record):
     """State of the wire for part `index`; keys are merged, later ones win."""
 
     index: int
     native: Native
 
 
-@dataclass(frozen=True, slots=True)
-class PartAdded:
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class PartAdded(Record):
     """A whole part at once."""
 
     index: int
     part: Part
 
 
-@dataclass(frozen=True, slots=True)
-class UsageDelta:
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class UsageDelta(Record):
     """Token counts so far; replaces field by field, None changes nothing."""
 
     tokens: Tokens
 
 
-@dataclass(frozen=True, slots=True)
-class ResponseFacts:
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class ResponseFacts(Record):
     """The service's id of the answer and the model that really answers."""
 
     response_id: str | None
     model: str | None
 
 
-@dataclass(frozen=True, slots=True)
-class Finished:
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class Finished(Record):
     """Why the model stopped: our word, the service's word, and details it gave."""
 
     reason: str

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from kit_jupyter.deltas import ModelDelta
 from kit_jupyter.messages import Assistant, Message, Part, ServerPart, Tokens, Usage
+from kit_jupyter.record import Record
 
 if TYPE_CHECKING:
     from kit_jupyter.event_bus import EventBus, Subscription
@@ -30,8 +31,8 @@ __all__ = ["EVENT_TYPES", "Event", "EventBus", "Subscription"]  # and every reco
 NO_USAGE = Usage()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Event:
+@dataclass(frozen=True, slots=True, eq=False, repr=False, kw_only=True)
+class Event(Record):
     """Stamp of every event.
 
     Parameters
@@ -63,7 +64,7 @@ class Event:
         return {"type": type(self).__name__, "transient": self.transient, **body}
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class TurnStart(Event):
     """A turn begins; `prompt` is its label, for example ``[steer] be brief``."""
 
@@ -71,7 +72,7 @@ class TurnStart(Event):
     mode: str = "prompt"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class TurnEnd(Event):
     """The last event of a turn; `error` is empty when it went well."""
 
@@ -84,14 +85,14 @@ class TurnEnd(Event):
     entry_id: str = ""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class StepStart(Event):
     """A model call begins; `number` counts from 1."""
 
     number: int
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class StepEnd(Event):
     """A model call and its tools are done."""
 
@@ -101,7 +102,7 @@ class StepEnd(Event):
     usage: Usage
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class UserMessage(Event):
     """A message from the user's side was stored; `visible` is False for synthetic ones."""
 
@@ -109,7 +110,7 @@ class UserMessage(Event):
     visible: bool = True
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class ReferenceAdded(Event):
     """An extension's reference block was stored after the user's message."""
 
@@ -117,7 +118,7 @@ class ReferenceAdded(Event):
     extension: str
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class MessageStart(Event):
     """An answer begins."""
 
@@ -125,7 +126,7 @@ class MessageStart(Event):
     model: str = ""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class MessageUpdate(Event):
     """The answer grew."""
 
@@ -135,7 +136,7 @@ class MessageUpdate(Event):
     delta: ModelDelta
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class TextStart(Event):
     """Answer text of part `index` begins."""
 
@@ -145,7 +146,7 @@ class TextStart(Event):
     index: int
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class TextEnd(Event):
     """Answer text of part `index` is complete."""
 
@@ -155,7 +156,7 @@ class TextEnd(Event):
     index: int
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class PartialObject(Event):
     """The wanted object as far as it has come: plain JSON values, checked against the schema only when it is whole."""
 
@@ -165,7 +166,7 @@ class PartialObject(Event):
     value: Any
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class ThinkingStart(Event):
     """Reasoning begins."""
 
@@ -175,7 +176,7 @@ class ThinkingStart(Event):
     index: int
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class ThinkingEnd(Event):
     """Reasoning is complete."""
 
@@ -185,7 +186,7 @@ class ThinkingEnd(Event):
     index: int
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class ToolCallStarted(Event):
     """The model begins to write a call; arguments are still coming."""
 
@@ -196,7 +197,7 @@ class ToolCallStarted(Event):
     name: str
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class ToolCallGrew(Event):
     """More of a call's arguments."""
 
@@ -207,7 +208,7 @@ class ToolCallGrew(Event):
     fragment: str
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class ToolCallWritten(Event):
     """A call's arguments are complete."""
 
@@ -217,21 +218,21 @@ class ToolCallWritten(Event):
     call_id: str
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class MessageEnd(Event):
     """The answer is complete, or as complete as it got; `message` is what was stored."""
 
     message: Assistant
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class ToolCallContent(Event):
     """Text that stood beside tool calls."""
 
     content: str
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class ToolCall(Event):
     """A call is about to be judged and run; `arguments` is JSON text, `parsed` its value or None."""
 
@@ -241,7 +242,7 @@ class ToolCall(Event):
     parsed: dict[str, Any] | None
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class ApprovalAsked(Event):
     """A person is asked; answer with ``kit.approve(call_id)`` or ``kit.deny(call_id)``; see ``approver="events"``."""
 
@@ -252,7 +253,7 @@ class ApprovalAsked(Event):
     suggestion: str = ""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class ApprovalGiven(Event):
     """The answer to a question, or the policy's decision: who decided, and what."""
 
@@ -263,7 +264,7 @@ class ApprovalGiven(Event):
     reason: str = ""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class ToolExecutionStart(Event):
     """The tool really starts; `monotonic` in seconds."""
 
@@ -272,7 +273,7 @@ class ToolExecutionStart(Event):
     monotonic: float
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class ToolOutput(Event):
     """A running tool says something; `parts` holds media, `done` of `total` how far it is."""
 
@@ -286,7 +287,7 @@ class ToolOutput(Event):
     total: float | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class ToolExecutionEnd(Event):
     """The tool ended: success, error, time-out or cancel."""
 
@@ -296,7 +297,7 @@ class ToolExecutionEnd(Event):
     outcome: str
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class ToolResultEvent(Event):
     """What the model is told of a call."""
 
@@ -309,14 +310,14 @@ class ToolResultEvent(Event):
     details: dict[str, Any] | None = field(default=None, hash=False)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Response(Event):
     """The final text of a turn."""
 
     content: str
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class UsageReport(Event):
     """Token counts of a model call."""
 
@@ -324,7 +325,7 @@ class UsageReport(Event):
     cost: float | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Retry(Event):
     """A failed model call will be tried again."""
 
@@ -334,7 +335,7 @@ class Retry(Event):
     error: str
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class QueueUpdate(Event):
     """Tickets that wait: texts of steers and of follow-ups, in order; and those returned unsent."""
 
@@ -343,7 +344,7 @@ class QueueUpdate(Event):
     returned: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class SteerCommitted(Event):
     """A steer said to a running turn is stored in its place."""
 
@@ -352,7 +353,7 @@ class SteerCommitted(Event):
     message: Message
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class CompactionStart(Event):
     """History is being summarised; `reason` is manual, threshold or overflow."""
 
@@ -360,7 +361,7 @@ class CompactionStart(Event):
     tokens_before: int
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class CompactionEnd(Event):
     """The summary is stored, or `error` says why not."""
 
@@ -371,7 +372,7 @@ class CompactionEnd(Event):
     error: str = ""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class BranchChanged(Event):
     """The leaf moved: later entries are set aside, or brought back."""
 
@@ -379,12 +380,12 @@ class BranchChanged(Event):
     to_entry: str
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Reset(Event):
     """The conversation was cleared."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class ModelChanged(Event):
     """Another model answers from here on."""
 
@@ -392,7 +393,7 @@ class ModelChanged(Event):
     previous: str
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Source(Event):
     """A source the service's own tools used."""
 
@@ -400,7 +401,7 @@ class Source(Event):
     part: ServerPart
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Domain(Event):
     """An extension's own event, for example ``tasks.list_changed``."""
 
@@ -408,7 +409,7 @@ class Domain(Event):
     content: Any = field(hash=False, default=None)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Warned(Event):
     """Something a person should know; nothing failed."""
 
@@ -416,7 +417,7 @@ class Warned(Event):
     source: str = ""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class ErrorEvent(Event):
     """A guest or an observer failed; the turn went on."""
 

@@ -24,6 +24,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Self, get_args
 
 from kit_jupyter.errors import UsageError
+from kit_jupyter.record import Record
 
 if TYPE_CHECKING:
     from kit_jupyter.deltas import (
@@ -109,8 +110,8 @@ def new_id(prefix: str) -> str:
 # ---------------------------------------------------------------- small facts
 
 
-@dataclass(frozen=True, slots=True)
-class ModelRef:
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class ModelRef(Record):
     """A model by provider and id, written ``provider/id``.
 
     Examples
@@ -136,8 +137,8 @@ class ModelRef:
         return f"{self.provider}/{self.id}"
 
 
-@dataclass(frozen=True, slots=True)
-class Time:
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class Time(Record):
     """When a message came to be: UTC, ISO 8601 with milliseconds."""
 
     created: str
@@ -156,8 +157,8 @@ def now() -> Time:
     return Time(f"{known[1]}.{milliseconds:03d}Z")
 
 
-@dataclass(frozen=True, slots=True)
-class CellRef:
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class CellRef(Record):
     """The notebook cell that made a turn.
 
     Parameters
@@ -175,8 +176,8 @@ class CellRef:
     weak: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Tokens:
+@dataclass(frozen=True, slots=True, eq=False, repr=False, kw_only=True)
+class Tokens(Record):
     """Token counts with one meaning for all wires; None where the service did not say.
 
     `input` is every prompt token including cached ones, `output` every generated token including
@@ -207,8 +208,8 @@ class Tokens:
         )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Usage:
+@dataclass(frozen=True, slots=True, eq=False, repr=False, kw_only=True)
+class Usage(Record):
     """Tokens and their price in US dollars; `cost` is None when the price is unknown, never a false zero."""
 
     tokens: Tokens = Tokens()
@@ -222,8 +223,8 @@ class Usage:
         )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ToolSpec:
+@dataclass(frozen=True, slots=True, eq=False, repr=False, kw_only=True)
+class ToolSpec(Record):
     """What a model is told of a tool: name, description, JSON schema of its arguments (an object schema)."""
 
     name: str
@@ -235,8 +236,8 @@ class ToolSpec:
 # ---------------------------------------------------------------- parts
 
 
-@dataclass(frozen=True, slots=True)
-class Native:
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class Native(Record):
     """State of one wire that must go back unchanged, for example a signature.
 
     Parameters
@@ -251,8 +252,8 @@ class Native:
     data: dict[str, Any] = field(hash=False)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Citation:
+@dataclass(frozen=True, slots=True, eq=False, repr=False, kw_only=True)
+class Citation(Record):
     """Where a stretch of answer text comes from."""
 
     url: str = ""
@@ -262,8 +263,8 @@ class Citation:
     end: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class TextPart:
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class TextPart(Record):
     """Plain text."""
 
     text: str
@@ -272,8 +273,8 @@ class TextPart:
     type: Literal["text"] = "text"
 
 
-@dataclass(frozen=True, slots=True)
-class ThinkingPart:
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class ThinkingPart(Record):
     """Visible reasoning; `text` may be empty while `native` holds a signature or redacted data."""
 
     text: str
@@ -282,16 +283,16 @@ class ThinkingPart:
     type: Literal["thinking"] = "thinking"
 
 
-@dataclass(frozen=True, slots=True)
-class RefusalPart:
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class RefusalPart(Record):
     """The model's own words of refusal."""
 
     text: str
     type: Literal["refusal"] = "refusal"
 
 
-@dataclass(frozen=True, slots=True)
-class MediaPart:
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class MediaPart(Record):
     """An image, PDF, audio or other file.
 
     Parameters
@@ -321,8 +322,8 @@ class MediaPart:
         return base64.b64decode(self.data)
 
 
-@dataclass(frozen=True, slots=True)
-class ToolCallPart:
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class ToolCallPart(Record):
     """A call the model asks for; `arguments` is the JSON text exactly as it came, empty for none."""
 
     call_id: str
@@ -332,8 +333,8 @@ class ToolCallPart:
     type: Literal["tool_call"] = "tool_call"
 
 
-@dataclass(frozen=True, slots=True)
-class ServerPart:
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class ServerPart(Record):
     """A block of the service's own tools, or one we do not know: kept in order, sent back unchanged.
 
     Parameters
@@ -378,8 +379,8 @@ def text_of(parts: tuple[Part, ...] | list[Part]) -> str:
 # ---------------------------------------------------------------- stored messages
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RequestFacts:
+@dataclass(frozen=True, slots=True, eq=False, repr=False, kw_only=True)
+class RequestFacts(Record):
     """How a user message was asked; enough to ask it again.
 
     Parameters
@@ -408,16 +409,16 @@ class RequestFacts:
     original: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class PathFacts:
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class PathFacts(Record):
     """Working directory and project root at the time."""
 
     cwd: str
     root: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RunFacts:
+@dataclass(frozen=True, slots=True, eq=False, repr=False, kw_only=True)
+class RunFacts(Record):
     """Who answered, and where."""
 
     agent: str
@@ -427,16 +428,16 @@ class RunFacts:
     response_id: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class ErrorFacts:
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class ErrorFacts(Record):
     """A failure as it is stored: code of the class, message without secrets."""
 
     code: str
     message: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ResultFacts:
+@dataclass(frozen=True, slots=True, eq=False, repr=False, kw_only=True)
+class ResultFacts(Record):
     """How an answer ended.
 
     Parameters
@@ -458,13 +459,13 @@ class ResultFacts:
     kind: Literal["reply", "summary"] = "reply"
 
 
-class _Stored:
+class _Stored(Record):
     """Room for weak references, before the fields of a message."""
 
     __slots__ = ("__weakref__",)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, eq=False, repr=False, kw_only=True)
 class User(_Stored):
     """A stored user message; `source` names who made it when it was not the person."""
 
@@ -477,7 +478,7 @@ class User(_Stored):
     role: Literal["user"] = "user"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, eq=False, repr=False, kw_only=True)
 class System(_Stored):
     """A stored instruction inside the history, for example a steer."""
 
@@ -489,7 +490,7 @@ class System(_Stored):
     role: Literal["system"] = "system"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, eq=False, repr=False, kw_only=True)
 class Assistant(_Stored):
     """A stored answer of the model."""
 
@@ -509,7 +510,7 @@ class Assistant(_Stored):
         return tuple([part for part in self.parts if isinstance(part, ToolCallPart)])
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, eq=False, repr=False, kw_only=True)
 class ToolResult(_Stored):
     """A stored answer to one tool call."""
 

@@ -83,7 +83,7 @@ def first_use() -> None:
         env = {**os.environ, "KIT_OPENAI_COMPATIBLE_BASE_URL": url, "PYTHONPYCACHEPREFIX": compiled}
         env.pop("PYTHONDONTWRITEBYTECODE", None)
         keyed = {**env, "KIT_OPENAI_COMPATIBLE_API_KEY": "key-of-the-benchmark"}
-        for at in range(8):
+        for at in range(16):
             for name, code in (("ours", ours), ("bare", bare), ("bare async", bare_async), ("keyless", ours)):
                 begin = time.perf_counter()
                 with_env = env if name == "keyless" else keyed
@@ -97,6 +97,7 @@ def first_use() -> None:
         floor = middle[name]
         ratio = f"{mine[1]:.3f} s / {floor[1]:.3f} = {mine[1] / floor[1]:.2f}"
         row(f"10 first use, CPU ÷ httpx, {client}", ratio, "≤ 1.4")
+        row(f"10 first use, wall ÷ httpx, {client}", f"{mine[0]:.3f} s / {floor[0]:.3f} = {mine[0] / floor[0]:.2f}", "")
         ratio = f"{mine[2]:.0f} / {floor[2]:.0f} MB = {mine[2] / floor[2]:.2f}"
         row(f"11 first use, peak RSS ÷ httpx, {client}", ratio, "≤ 1.35")
     ratio = f"{keyless[1] / mine[1]:.2f}, RSS {keyless[2] / mine[2]:.2f}"
