@@ -256,11 +256,12 @@ class Session:
             raise SessionError(f"{where}there is no entry {entry_id!r}", path=self.path)
         return entry
 
-    def _turn_whole(self) -> None:
-        self._is_whole = True
-        self._entries = dict(reversed(self._entries.items()))
-        self._entries.update(self._fresh)
-        self._fresh = {}
+    def _turn_whole(self, older: dict[str, Entry] | None = None) -> None:
+        """All is read: `older`, oldest first, then what was read backwards, then what was written since."""
+        whole = older if older is not None else {}
+        whole.update(reversed(self._entries.items()))
+        whole.update(self._fresh)
+        self._entries, self._fresh, self._is_whole = whole, {}, True
 
     def load_typed(self) -> Sequence[Entry]:
         """All entries, oldest first, every message decoded: for those who go through a whole session."""
@@ -275,15 +276,11 @@ class Session:
         gc.disable()  # nothing here is garbage; a collection per generation would double the time
         try:
             older = self._older(parse)
-            if older is not None:
-                older.update(reversed(self._entries.items()))
-                older.update(self._fresh)
-                self._entries, self._fresh, self._is_whole = older, {}, True
-            else:
+            if older is None:
                 while (entry := self._read_one(parse)) is not None:
                     self._entries.setdefault(entry.id, entry)
-                self._turn_whole()
             self._backwards = None
+            self._turn_whole(older)
         finally:
             if was_enabled:
                 if not gc.get_freeze_count():  # nobody else's
