@@ -3,6 +3,7 @@ import { Cell, CodeCell } from '@jupyterlab/cells';
 import { NotebookPanel } from '@jupyterlab/notebook';
 import { CommandRegistry } from '@lumino/commands';
 
+import { eachCodeCell } from './code-cells';
 import { ID } from './commands';
 import { TURN_MIME } from './view';
 
@@ -19,7 +20,6 @@ export function outputState(cell: Cell | null): { has: boolean; failed: boolean 
 
 /** Keep the buttons of a notebook's cells up to date. */
 export function decorate(panel: NotebookPanel, commands: CommandRegistry): void {
-  const notebook = panel.content;
   const bars = new WeakMap<Cell, HTMLElement>();
 
   const update = (cell: Cell): void => {
@@ -54,9 +54,7 @@ export function decorate(panel: NotebookPanel, commands: CommandRegistry): void 
     add('Ask', 'kit-output-ask', ID.askCell, 'Ask about this output in the chat');
     return bar;
   };
-  const watch = (cell: Cell): void => {
-    if (!(cell instanceof CodeCell) || watched.has(cell)) return;
-    watched.add(cell);
+  eachCodeCell(panel, cell => {
     const outputs = cell.model.outputs;
     const changed = (): void => {
       if (!cell.isDisposed) update(cell);
@@ -66,10 +64,5 @@ export function decorate(panel: NotebookPanel, commands: CommandRegistry): void 
     // A windowed notebook makes a cell's content when it comes into view.
     void cell.ready.then(changed);
     cell.inViewportChanged.connect(changed);
-  };
-  const watched = new WeakSet<Cell>();
-  const all = (): void => notebook.widgets.forEach(watch);
-  all();
-  notebook.modelContentChanged.connect(all);
-  notebook.activeCellChanged.connect(all);
+  });
 }

@@ -1,7 +1,8 @@
 // The editor of a %%kit cell takes its text as Markdown: a prompt coloured as Python reads badly, and its quotes look unclosed.
-import { Cell, CodeCell } from '@jupyterlab/cells';
 import { IEditorLanguageRegistry } from '@jupyterlab/codemirror';
 import { NotebookPanel } from '@jupyterlab/notebook';
+
+import { eachCodeCell } from './code-cells';
 
 const PROMPT = /^\s*%%kit(?:\s|$)/;
 const MARKDOWN = 'text/x-ipythongfm'; // as Markdown cells have
@@ -9,11 +10,7 @@ const MARKDOWN = 'text/x-ipythongfm'; // as Markdown cells have
 /** Keep the language of a notebook's code cells in step with what they begin with. */
 export function showPrompts(panel: NotebookPanel, languages: IEditorLanguageRegistry): void {
   const notebook = panel.content;
-  const watched = new WeakSet<Cell>();
-
-  const watch = (cell: Cell): void => {
-    if (!(cell instanceof CodeCell) || watched.has(cell)) return;
-    watched.add(cell);
+  eachCodeCell(panel, cell => {
     const { model } = cell;
     const shared = model.sharedModel;
     const wanted = (): string => {
@@ -36,9 +33,5 @@ export function showPrompts(panel: NotebookPanel, languages: IEditorLanguageRegi
       model.mimeTypeChanged.disconnect(look);
     });
     look();
-  };
-  const all = (): void => notebook.widgets.forEach(watch);
-  all();
-  notebook.modelContentChanged.connect(all);
-  notebook.activeCellChanged.connect(all);
+  });
 }
