@@ -217,6 +217,14 @@ def test_dark(lab: Server, chromium: Any) -> None:
     page.close()
 
 
+# A line break within ten milliseconds of Ctrl+End: Lab's guard takes it, unless it is kept from seeing it.
+LINE_BREAK_AFTER_A_CHORD = """field => {
+  field.dispatchEvent(new KeyboardEvent('keydown', { key: 'End', code: 'End', ctrlKey: true, bubbles: true }));
+  const line = { inputType: 'insertLineBreak', bubbles: true, cancelable: true };
+  return field.dispatchEvent(new InputEvent('beforeinput', line));
+}"""
+
+
 def test_code_is_read_and_edited_line_by_line_before_it_runs(lab: Server, chromium: Any) -> None:
     """U60: the card shows Python as lines; what the person made of them, in the field, is what the kernel runs."""
     code = "total = 0\nfor i in range(4):\n    if i % 2:\n        total += i\nopen('n.txt', 'w').write(str(total))"
@@ -239,6 +247,7 @@ def test_code_is_read_and_edited_line_by_line_before_it_runs(lab: Server, chromi
     field.press("Enter")
     field.type("open('m.txt', 'w').write(str(total * 100))")
     drawn = shown.evaluate("e => e.textContent")
+    assert field.evaluate(LINE_BREAK_AFTER_A_CHORD)
     assert field.input_value() == code + "\nopen('m.txt', 'w').write(str(total * 100))"
     page.page.get_by_role("button", name="Approve", exact=True).click()
     page.done(2)

@@ -578,6 +578,9 @@ export class View {
     this.root.append(this.live, this.log, this.jump, this.foot, this.end);
     el.append(this.root);
     this.root.addEventListener("keydown", (e) => { if (!(e.ctrlKey || e.metaKey) || meaning("kept", e)) e.stopPropagation(); }, { signal: this.gone.signal });
+    // After a chord that Lab heard, its guard waits at the field for what the key writes, and takes the next line break
+    // for its own Shift+Enter (evtKeydown in jupyterlab's application/src/lab.ts, 4.6): the break would be lost.
+    this.root.addEventListener("beforeinput", (e) => { if (e.inputType === "insertLineBreak") e.stopPropagation(); }, { capture: true, signal: this.gone.signal });
     this.follow = true; this.seen = true;
     if (typeof IntersectionObserver !== "undefined") {
       this.watch = new IntersectionObserver((es) => { this.seen = es[es.length - 1].isIntersecting; if (this.seen) { this.follow = true; this.jump.hidden = true; } }, { rootMargin: "0px 0px 80px 0px" });
