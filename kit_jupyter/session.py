@@ -8,9 +8,8 @@ is sent is the walk from leaf to root, turned round; a ``compaction`` entry on t
 that lies before its first kept entry.
 
 A file is opened from its end: lines are read backwards until the context is complete, the rest only
-when something asks for it. A torn last line was never acknowledged: it is reported and passed over.
-Unknown entry types, and files of a newer minor version, are kept as they are. One process writes;
-the lock file beside the session names it.
+when something asks for it (`entries`). Unknown entry types, and files of a newer minor version, are kept
+as they are. One process writes; the lock file beside the session names it.
 
 Sessions are used on the engine thread; reading from other threads gives consistent snapshots.
 """
@@ -18,16 +17,14 @@ Sessions are used on the engine thread; reading from other threads gives consist
 from __future__ import annotations
 
 import asyncio
-import gc
 import json
 import os
 import threading
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
-from difflib import get_close_matches
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Self
 
+from kit_jupyter.entries import Entries
 from kit_jupyter.entry import (
     MESSAGE_TYPES,
     Entry,
@@ -39,9 +36,10 @@ from kit_jupyter.entry import (
 )
 from kit_jupyter.errors import SessionError, UsageError
 from kit_jupyter.glance import Messages, clipped, glance, who
-from kit_jupyter.messages import CellRef, Message, ToolResult, User, new_id, now, text_of
+from kit_jupyter.messages import CellRef, Message, ToolResult, User, new_id, now
 from kit_jupyter.places import data_dir, project_root, sessions_dir, storable, working_dir
 from kit_jupyter.session_file import VERSION, SessionFile
+from kit_jupyter.session_list import SessionInfo, find_session, list_sessions
 
 __all__ = [
     "Entry",
@@ -55,25 +53,7 @@ __all__ = [
     "sessions_dir",
 ]
 
-_MOVES_LEAF = frozenset({"message", "compaction", "branch_summary", "leaf"})
-
 SHORT_ID = 6  # letters, at least: of an id's end that `Session.tree` shows
-
-
-@dataclass(frozen=True, slots=True)
-class SessionInfo:
-    """A session as it is listed."""
-
-    id: str
-    path: Path
-    name: str
-    created: str
-    modified: float
-    title: str
-    parent: str | None
-
-    def __str__(self) -> str:
-        return f"{self.id}  {self.created[:16].replace('T', ' ')}  {self.name or self.title or '(empty)'}"
 
 
 class Session:
@@ -94,12 +74,8 @@ class Session:
         self.warnings: list[str] = []
         self._file = file
         self._lock = threading.RLock()
-        self._entries: dict[str, Entry] = {}  # all of them in order; while not whole, those read so far, newest first
-        self._fresh: dict[str, Entry] = {}  # while not whole: those written since, oldest first
+        self._entries = Entries(file, self.warnings)
         self._unwritten_header = file is not None and not file.path.exists()
-        self._is_whole = file is None or self._unwritten_header
-        self._backwards: Iterator[tuple[int, bytes, bool]] | None = None
-        self._read_from: int | None = None  # the byte where the oldest line begins that was read backwards
         self._leaf: str | None = None
         self._context: list[Message] | None = []
         self._snapshot: Messages | None = Messages()
@@ -150,172 +126,27 @@ class Session:
         except (OSError, ValueError):  # too long, or a NUL in it
             is_there = False
         if not is_there:
-            listing = cls.listing()
-            matches = [i for i in listing if i.id == str(which) or i.name == str(which)]
-            matches = matches or [i for i in listing if i.id.startswith(str(which))]
-            if len(matches) != 1:
-                raise SessionError(f"session {str(which)[:200]!r} {_why_not(str(which), matches, listing)}")
-            path = matches[0].path
+            path = find_session(str(which), list_sessions()).path
         file = SessionFile(path)
         session = cls(file.read_header(), file)
         session._context = None
-        session._backwards = file.lines_backwards()
-        session._find_leaf()
+        session._leaf = session._entries.read_to_leaf()
         return session
 
     @classmethod
     def listing(cls, folder: Path | None = None, *, everywhere: bool = False) -> list[SessionInfo]:
         """The sessions of this project, or those of all projects, newest first; unreadable files are left out."""
-        folder = folder if folder is not None else (data_dir() / "sessions" if everywhere else sessions_dir())
-        found = []
-        for path in folder.glob("*/*.jsonl" if everywhere else "*.jsonl"):
-            try:
-                found.append(cls._info(path))
-            except (SessionError, OSError):
-                continue
-        return sorted(found, key=lambda info: info.modified, reverse=True)
-
-    @classmethod
-    def _info(cls, path: Path) -> SessionInfo:
-        header = SessionFile(path).read_header()
-        name = title = ""
-        with path.open("rb") as file:
-            for line in file:
-                if not title and b'"role":"user"' in line:
-                    try:
-                        message = parse_line(line).message
-                    except Exception:  # a damaged line must not hide the session
-                        continue
-                    if message is not None and getattr(message, "source", None) is None:
-                        title = clipped(text_of(message.parts[:1]), 80)  # what is attached comes after
-                elif line.startswith(b'{"type":"name"'):
-                    try:
-                        name = json.loads(line).get("name", "")
-                    except ValueError:
-                        continue
-        return SessionInfo(
-            header["id"], path, name, header.get("time", ""), path.stat().st_mtime, title, header.get("parent")
-        )
-
-    # -- reading the file
+        return list_sessions(folder, everywhere=everywhere)
 
     @property
     def path(self) -> Path | None:
         """The file, or None in memory."""
         return self._file.path if self._file else None
 
-    def _read_one(self, parse: Callable[[bytes], Entry] = parse_line) -> Entry | None:
-        """One more entry from the end of the file; None at its start."""
-        assert self._backwards is not None
-        for offset, line, complete in self._backwards:
-            if offset == 0:
-                break  # the header
-            self._read_from = offset
-            try:
-                return parse(line)
-            except Exception as exc:
-                self._leave_out(offset, complete, exc)
-        self._backwards = None
-        return None
-
-    def _leave_out(self, offset: int, complete: bool, exc: Exception) -> None:
-        assert self._file is not None
-        why = f"a line at byte {offset} cannot be read ({exc}), left out"
-        if not complete:
-            why = "the last line is torn and was left out; nothing acknowledged is lost"
-        self.warnings.append(f"{self._file.path.name}: {why}")
-
-    def _find_leaf(self) -> None:
-        """Read back to the entry that says where the leaf is."""
-        held: list[Entry] = []
-        while (entry := self._read_one()) is not None:
-            held.append(entry)
-            if entry.type in _MOVES_LEAF:
-                target = entry.body.get("target")
-                if entry.type == "leaf" and not isinstance(target, str | None):
-                    raise SessionError(f"its last leaf is {target!r}, which is no entry's id", path=self.path)
-                self._leaf = target if entry.type == "leaf" else entry.id
-                break
-        else:
-            self._is_whole = True
-            held.reverse()
-        self._entries = {e.id: e for e in held}
-
-    def _get(self, entry_id: str, parse: Callable[[bytes], Entry] = parse_line) -> Entry:
-        entry = self._entries.get(entry_id) or self._fresh.get(entry_id)
-        while entry is None and not self._is_whole:
-            older = self._read_one(parse)
-            if older is None:
-                self._turn_whole()
-                break
-            self._entries[older.id] = older
-            if older.id == entry_id:
-                entry = older
-        if entry is None:
-            where = f"{self._file.path.name}: " if self._file else ""
-            raise SessionError(f"{where}there is no entry {entry_id!r}", path=self.path)
-        return entry
-
-    def _turn_whole(self, older: dict[str, Entry] | None = None) -> None:
-        """All is read: `older`, oldest first, then what was read backwards, then what was written since."""
-        whole = older if older is not None else {}
-        whole.update(reversed(self._entries.items()))
-        whole.update(self._fresh)
-        self._entries, self._fresh, self._is_whole = whole, {}, True
-
     def load_typed(self) -> Sequence[Entry]:
         """All entries, oldest first, every message decoded: for those who go through a whole session."""
         with self._lock:
-            self._load_all(decode_line)
-            return tuple(self._entries.values())
-
-    def _load_all(self, parse: Callable[[bytes], Entry] = parse_line) -> None:
-        if self._is_whole:
-            return
-        was_enabled = gc.isenabled()
-        gc.disable()  # nothing here is garbage; a collection per generation would double the time
-        try:
-            older = self._older(parse)
-            if older is None:
-                while (entry := self._read_one(parse)) is not None:
-                    self._entries.setdefault(entry.id, entry)
-            self._backwards = None
-            self._turn_whole(older)
-        finally:
-            if was_enabled:
-                if not gc.get_freeze_count():  # nobody else's
-                    gc.freeze()  # straight to the oldest generation: the next young collection need not go through it
-                    gc.unfreeze()
-                gc.enable()
-
-    def _older(self, parse: Callable[[bytes], Entry]) -> dict[str, Entry] | None:
-        """All entries before those read backwards, oldest first: forwards, which takes less; None if it cannot be."""
-        end, warned, later = self._read_from, len(self.warnings), self._entries
-        found: dict[str, Entry] = {}
-        if end is None or self._file is None:
-            return None
-        try:
-            with self._file.path.open("rb") as file:
-                at = len(file.readline())  # the header
-                for line in file:
-                    if at >= end:
-                        break
-                    if line != b"\n":
-                        try:
-                            entry = parse(line)
-                            if (key := entry.id) in found:
-                                del found[key]  # a later line of the same id counts, in its own place
-                            if key not in later:
-                                found[key] = entry
-                        except Exception as exc:
-                            self._leave_out(at, True, exc)
-                    at += len(line)
-        except OSError:
-            at = -1
-        if at != end:  # it is not the file that was opened: that one is still at hand
-            del self.warnings[warned:]
-            return None
-        return found
+            return self._entries.whole(decode_line)
 
     # -- reading the tree
 
@@ -323,8 +154,7 @@ class Session:
     def entries(self) -> Sequence[Entry]:
         """All entries, oldest first."""
         with self._lock:
-            self._load_all()
-            return tuple(self._entries.values())
+            return self._entries.whole()
 
     @property
     def leaf(self) -> str | None:
@@ -340,7 +170,7 @@ class Session:
             If there is none.
         """
         with self._lock:
-            return self._get(entry_id)
+            return self._entries.get(entry_id)
 
     def full_id(self, entry_id: str) -> str:
         """The id of the entry of that id, or of the one whose id ends so, as `tree` shows it; else as it is."""
@@ -358,7 +188,7 @@ class Session:
                 if entry_id in seen:
                     raise SessionError(f"entries form a ring at {entry_id!r}", path=self.path)
                 seen.add(entry_id)
-                entry = self._get(entry_id)
+                entry = self._entries.get(entry_id)
                 path.append(entry)
                 entry_id = entry.parent
             path.reverse()
@@ -387,7 +217,7 @@ class Session:
             if entry_id in seen:
                 raise SessionError(f"entries form a ring at {entry_id!r}", path=self.path)
             seen.add(entry_id)
-            entry = self._get(entry_id, decode_line)
+            entry = self._entries.get(entry_id, decode_line)
             if entry.type == "compaction" and summary is None:
                 summary, keep_from = entry.message, entry.body.get("first_kept")
                 if keep_from is None:
@@ -436,7 +266,7 @@ class Session:
             entry_id, seen = self._leaf, set[str]()
             while entry_id is not None and entry_id not in seen:  # a ring is told of where messages are read
                 seen.add(entry_id)
-                entry = self._get(entry_id)
+                entry = self._entries.get(entry_id)
                 if entry.fact("role") == "user" and entry.fact("request") is not None:
                     message = entry.message
                     return message if isinstance(message, User) else None
@@ -463,9 +293,8 @@ class Session:
         with self._lock:
             if self._file is not None:
                 self._write_lines(b"".join([entry.to_line() for entry in entries]))
-            kept = self._entries if self._is_whole else self._fresh
             for entry in entries:
-                kept[entry.id] = entry
+                self._entries.add(entry)
 
     def _write_lines(self, lines: bytes) -> None:
         assert self._file is not None
@@ -493,11 +322,11 @@ class Session:
             raise TypeError(f"a session stores User, System, Assistant and ToolResult, not {type(message).__name__}")
         with self._lock:
             entry = Entry("message", message.id, self._leaf, message.time.created, {}, message)
-            if entry.id in self._entries or entry.id in self._fresh:
+            if entry.id in self._entries:
                 raise UsageError(f"the session holds a message {entry.id!r}; give each one an id of its own: new_id()")
             if self._file is not None:
                 self._write_lines(entry.checked_line())
-            (self._entries if self._is_whole else self._fresh)[entry.id] = entry
+            self._entries.add(entry)
             self._leaf = entry.id
             if self._cells is not None:
                 self._note_cell(self._cells, entry)
@@ -537,7 +366,7 @@ class Session:
         """Go to an older entry, or to the root with None: what comes next is a branch of it."""
         with self._lock:
             if entry_id is not None:
-                self._get(entry_id)
+                self._entries.get(entry_id)
             if entry_id == self._leaf:
                 return
             self._write(Entry("leaf", new_id("ent"), self._leaf, now().created, {"target": entry_id}))
@@ -636,7 +465,7 @@ class Session:
             entries, parent, leaf, warnings = source.entries, source.id, source.leaf, source.warnings
         new = cls.create(folder, parent=parent)
         new._take_over(entries, leaf)
-        new.warnings = list(warnings)
+        new.warnings.extend(warnings)
         return new
 
     def tree(self) -> str:
@@ -670,15 +499,6 @@ class Session:
     def __repr__(self) -> str:
         where = str(self.path.name) if self.path else "in memory"
         return f"<Session {self.id} {where}>"
-
-
-def _why_not(wanted: str, matches: Sequence[SessionInfo], listing: Sequence[SessionInfo]) -> str:
-    """What to do about a name that no session has, or several."""
-    where = "Session.listing(), or `kit-jupyter sessions` in a terminal, shows those of this project"
-    if matches:
-        return f"is not unique: {', '.join(info.id for info in matches[:5])}; {where}"
-    near = get_close_matches(wanted[:200], [*filter(None, (i.name for i in listing)), *(i.id for i in listing)], n=1)
-    return f"is not here; {f'did you mean {near[0]}? ' if near else ''}{where}"
 
 
 def _short_ids(ids: Sequence[str]) -> dict[str, str]:

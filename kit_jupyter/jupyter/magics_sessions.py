@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import difflib
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from kit_jupyter.errors import UsageError
+from kit_jupyter.errors import SessionError, UsageError
 from kit_jupyter.jupyter import options as opt
 from kit_jupyter.jupyter.magic_base import Family, argument, line_magic, magic_arguments, no_var_expand, plain_errors
 
 if TYPE_CHECKING:
-    from kit_jupyter.session import SessionInfo
+    from kit_jupyter.session_list import SessionInfo
 
 __all__ = ["SessionMagics"]
 
@@ -112,26 +111,23 @@ class SessionMagics(Family):
 
         Raises
         ------
-        UsageError
+        SessionError
             When nothing or several fit; it names the nearest, and where the list is.
         """
-        from kit_jupyter.session import Session
+        from kit_jupyter.session_list import find_session, list_sessions
 
         if self.nb.holder(wanted) is not None or _is_file(wanted):
             return wanted
-        fits = [info.id for info in listing if wanted in (info.id, info.name)]
-        fits = fits or [info.id for info in listing if info.id.startswith(wanted)]
-        if len(fits) == 1:
-            return fits[0]
-        if fits:
-            raise UsageError(f"{len(fits)} sessions fit {wanted!r}: {', '.join(fits[:5])}; %kit_sessions lists them")
-        elsewhere = [str(info.path) for info in Session.listing(everywhere=True) if info.id == wanted]
-        if elsewhere or _is_file(wanted, or_folder=True):
-            return elsewhere[0] if elsewhere else wanted
-        known = [*self.nb.kits, *(info.name for info in listing if info.name), *(info.id for info in listing)]
-        near = difflib.get_close_matches(wanted, known, n=1, cutoff=0.6)
-        hint = f"did you mean {near[0]}? " if near else ""
-        raise UsageError(f"there is no session {wanted!r} here; {hint}%kit_sessions lists them (--all: of all folders)")
+        where = "%kit_sessions lists them (--all: of all folders)"
+        try:
+            return find_session(wanted, listing, others=self.nb.kits, where=where).id
+        except SessionError:
+            for info in list_sessions(everywhere=True):
+                if info.id == wanted:
+                    return str(info.path)
+            if _is_file(wanted, or_folder=True):
+                return wanted
+            raise
 
     def _resumed(self, words: str) -> None:
         kit = self.nb.kit()

@@ -275,7 +275,7 @@ def test_the_rest_is_read_forwards_and_means_the_same(tmp_path: Path, there: str
         return [entry.message.parts[0].text for entry in entries]
 
     backwards = Session.open(path)
-    backwards._read_from = None  # as if nothing were known of where the rest ends
+    backwards._entries._read_from = None  # as if nothing were known of where the rest ends
     expected, warnings = words(backwards.entries), backwards.warnings
     assert expected == ["again", "word 2", "word 3", "word 4", "word 5", "word 1"]
     assert len(warnings) == 1
@@ -290,3 +290,8 @@ def test_the_rest_is_read_forwards_and_means_the_same(tmp_path: Path, there: str
     assert [entry.id for entry in opened.entries] == [ids[0], *ids[2:], ids[1]]
     assert opened.warnings == warnings
     assert opened.get(ids[3]).id == ids[3]
+
+    walked = Session.open(path) if there == "the file" else opened
+    with pytest.raises(SessionError, match="there is no entry 'nosuch'"):
+        walked.get("nosuch")  # looked for through all lines
+    assert words(walked.entries) == expected

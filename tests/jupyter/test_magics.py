@@ -176,7 +176,7 @@ def test_no_raise_shows_the_failure_once(nb: Kernel) -> None:
         ("%kit_model opnai/x", "did you mean openai/x? (%kit_model --list"),
         ("%kit_model nosuch/x", "'nosuch/x' (%kit_model --list"),
         ("%kit_fork nosuch", "there is no entry 'nosuch'; %kit_tree"),
-        ("%kit_resume nosuch", "there is no session 'nosuch' here; %kit_sessions lists them"),
+        ("%kit_resume nosuch", "session 'nosuch' is not here; %kit_sessions lists them"),
         ("%kit_stop -s nosuch", "no session of this kernel is called 'nosuch'"),
         ("%kit_steer -s nosuch go", "no session of this kernel is called 'nosuch'"),
         ('%kit -s "" hi', "-s takes the name of a session"),
