@@ -154,7 +154,7 @@ class Early:
             if loop is not None and not self._is_warming:
                 loop.call_soon_threadsafe(self._warm, loop)
             return {"status": "error", "loading": True, "message": "kit is still loading here; ask again"}
-        answer: dict[str, Any] = self.notebook.on_request(content)
+        answer: dict[str, Any] = self.notebook.verbs.on_request(content)
         return answer
 
     def _warm(self, loop: Any) -> None:

@@ -310,7 +310,7 @@ class KitMagics(SessionMagics, StateMagics):
         asked, text = opt.read(KitMagics.kit_steer, line, text=True)
         kit = self._talking(asked.session)
         if kit.is_running:
-            receipt = self.nb.steer(kit, text, now=asked.now)
+            receipt = self.nb.verbs.steer(kit, text, now=asked.now)
             if receipt.state != "returned":
                 print(f"steer {'sent' if asked.now else 'queued for the next step'}: {text}")
                 return None
@@ -372,7 +372,7 @@ class KitMagics(SessionMagics, StateMagics):
             print("nothing is running")
         for kit in dict.fromkeys(kits):
             dropped = kit.clear_queue() if asked.clear else []
-            self.nb.stop(kit)
+            self.nb.verbs.stop(kit)
             waiting = dropped or [*kit.queue.steering, *kit.queue.follow_up, *kit.queue.returned]
             if waiting:
                 print(("dropped: " if asked.clear else "not sent: ") + "; ".join(waiting))

@@ -41,7 +41,7 @@ class StateMagics(Family):
             except ValueError as exc:
                 raise UsageError(f"--arguments is not JSON: {exc}") from exc
         scope = "always" if asked.always else "once"
-        self.nb.answer(kit, question.call_id, allow=True, arguments=arguments, scope=scope, by="magic")
+        self.nb.verbs.answer(kit, question.call_id, allow=True, arguments=arguments, scope=scope, by="magic")
         print(f"approved: {question.tool_name}")
 
     @no_var_expand
@@ -53,7 +53,7 @@ class StateMagics(Family):
         """Say no to the question that waits; text after it is the reason, which the model is told."""
         asked, reason = opt.read(StateMagics.kit_deny, line, text=True)
         kit, question = find_question(self._kits(), asked.call)
-        self.nb.answer(kit, question.call_id, allow=False, reason=reason.strip(), by="magic")
+        self.nb.verbs.answer(kit, question.call_id, allow=False, reason=reason.strip(), by="magic")
         print(f"denied: {question.tool_name}")
 
     # ------------------------------------------------------------ what there is

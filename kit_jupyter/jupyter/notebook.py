@@ -5,8 +5,7 @@ Theory of operation
 A cell's turn is a `Run`: `begin` starts it on the engine and shows it; `wait` (or `wait_blocking`)
 serves it on the user's thread and leaves the final bundle; a background run is finished by the
 kernel's own loop. Whoever starts a turn, the cell's parent message is bound in the turn's context,
-so its output lands in its cell. `Verbs` are what a browser or the control channel may ask for; each
-is one safe call of the Kit.
+so its output lands in its cell. What a browser or the control channel may ask for is in `verbs`.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ from functools import partial
 from typing import Any
 
 from kit_jupyter import events as ev
-from kit_jupyter.errors import KitError, UsageError
+from kit_jupyter.errors import KitError
 from kit_jupyter.jupyter import config, display
 from kit_jupyter.jupyter.approvals import ask_by_stdin
 from kit_jupyter.jupyter.cells import CellFinder
@@ -42,6 +41,7 @@ from kit_jupyter.jupyter.shell import (
     turn_interrupts,
 )
 from kit_jupyter.jupyter.turns import TurnModel
+from kit_jupyter.jupyter.verbs import Verbs
 from kit_jupyter.kit import Handle, Kit
 from kit_jupyter.loop import Desk
 from kit_jupyter.messages import CellRef, Part
@@ -122,6 +122,7 @@ class Notebook:
         self.magics: Any = None
         #: More operations of the control channel, by name; the Lab side adds its own here.
         self.requests: dict[str, Callable[[dict[str, Any]], dict[str, Any]]] = {}
+        self.verbs = Verbs(self)
         self._make_kit = make_kit
         self._presenters: dict[Kit, Presenter] = {}
         self._lock = threading.RLock()
@@ -304,7 +305,7 @@ class Notebook:
         shown = display.make(
             way,
             self.ip,
-            self.on_message,
+            self.verbs.on_message,
             watch=not background and is_kernel(self.ip) and probes(self.ip)["concurrent_comms"],
             parent=parent,
             rich=self.config.rich,
@@ -492,74 +493,7 @@ class Notebook:
         if self.lab is None or not self.lab.show_chat(lambda: ask_by_stdin(run, call_id)):
             ask_by_stdin(run, call_id)
 
-    # -- verbs: what a browser, the control channel or a magic in another cell may say; any thread
-
-    def on_message(self, view: Any, message: dict[str, Any]) -> None:
-        """Take what a browser says; never blocks, never raises."""
-        try:
-            self._verb(view, message)
-        except KitError as exc:
-            view.tell(exc.message)
-
-    def _verb(self, view: Any, message: dict[str, Any]) -> None:
-        run = self._run_of(view, message.get("turn"))
-        kit = run.kit if run is not None else getattr(view, "kit", None) or self.kit()
-        match message.get("kind"):
-            case "abort":
-                if message.get("clear"):
-                    kit.clear_queue()
-                self.stop(kit)
-            case "steer":
-                self._steer_from(view, kit, run, str(message.get("text", "")), now=bool(message.get("now")))
-            case "follow_up":
-                text = str(message.get("text", ""))
-                receipt = kit.queue_follow_up(text or "Continue.") if kit.is_running else None
-                if receipt is None or receipt.state == "returned":
-                    if receipt is not None:
-                        kit.take_back(receipt)
-                    self._panel_turn(view, kit, text, mode="follow_up" if not text else "prompt")
-            case "submit":
-                text = str(message.get("text", ""))
-                self._panel_turn(view, kit, text)
-            case "approve":
-                self.answer(
-                    kit,
-                    str(message.get("call", "")),
-                    allow=message.get("allow") is True,
-                    reason=str(message.get("reason") or ""),
-                    scope="always" if message.get("scope") == "always" else "once",
-                    arguments=message.get("arguments"),
-                    by="widget",
-                )
-            case "fork" if message.get("do") == "retry" and run is not None and run.again is not None:
-                self.retry(run)
-            case "ask" if message.get("what") == "insert" and run is not None and not run.background:
-                run.below.append(str(message.get("text", "")))
-            case "fork" | "ask" if self.panel is not None:
-                self.panel.verb(view, message)
-
-    def _run_of(self, view: Any, key: Any) -> Run | None:
-        for run in list(self.runs.values()):
-            if run.model.key == key or getattr(run.shown, "view", None) is view:
-                return run
-        return None
-
-    def _steer_from(self, view: Any, kit: Kit, run: Run | None, text: str, *, now: bool) -> None:
-        """A steer typed into a view; said too late, it is not lost."""
-        receipt = self.steer(kit, text, now=now)
-        if receipt.state != "returned":
-            return
-        if getattr(view, "panel", False):  # there a person goes on talking: it becomes the next prompt
-            kit.take_back(receipt)
-            self._panel_turn(view, kit, text)
-        elif run is None or run.finished:  # the cell's view is gone: its cell says so
-            said = f"not sent, the turn was over: {text}"
-            view.in_cell(lambda: display.publish({"text/plain": said}, {}))
-
-    def _panel_turn(self, view: Any, kit: Kit, text: str, mode: str = "prompt") -> None:
-        if self.panel is None:
-            raise UsageError("no turn is running here; write a new %%kit cell")
-        self.panel.submit(view, kit, text, mode)
+    # -- said from outside; any thread
 
     def retry(self, run: Run) -> None:
         """Stop a cell's turn and begin it again in its place. Any thread."""
@@ -568,91 +502,10 @@ class Notebook:
             handle = run.handle
         handle.abort()
 
-    def stop(self, kit: Kit) -> None:
-        """Stop the running turn of `kit`, user code that it runs included. Any thread."""
-        kit.abort()  # the desk interrupts the user's code, if any runs, as part of it
-
-    def steer(self, kit: Kit, text: str, *, now: bool = False) -> Any:
-        """Say something to the running turn. Any thread.
-
-        Raises
-        ------
-        UsageError
-            If there is nothing to say, or no turn to say it to.
-        """
-        if not text.strip():
-            raise UsageError("the steer is empty; say what should change")
-        receipt = kit.queue_steer(text, now=now)
-        return receipt
-
-    def answer(
-        self,
-        kit: Kit,
-        call: str,
-        *,
-        allow: bool,
-        reason: str = "",
-        scope: str = "once",
-        arguments: Any = None,
-        by: str = "",
-    ) -> bool:
-        """Answer a question; False when it waits no more. Any thread."""
-        try:
-            if allow:
-                kit.approve(call, arguments=arguments, scope="always" if scope == "always" else "once", by=by)
-            else:
-                kit.deny(call, reason, by=by)
-        except UsageError:
-            return False
-        return True
-
-    def on_request(self, content: dict[str, Any]) -> dict[str, Any]:
-        """Answer a request of the control channel; on its thread, hands over only.
-
-        Operations: ``hello``, ``stop`` (with ``clear``), ``steer`` (``text``, ``now``), ``approve``,
-        and those of the Lab extension (`lab.OPS`).
-        """
-        answer = self.lab.on_request(content) if self.lab is not None else None
-        if answer is not None:
-            return dict(answer)
-        more = self.requests.get(str(content.get("op")))
-        if more is not None:
-            return more(content)
-        runs = self.running()
-        match content.get("op"):
-            case "hello":
-                return {
-                    "version": 1,
-                    "running": bool(runs),
-                    "turns": [run.model.key for run in runs],
-                    "panel": getattr(getattr(self.panel, "view", None), "model_id", None),
-                }
-            case "stop":
-                # Those whose cell is just about to show them, and those of plain Python, too.
-                kits = dict.fromkeys([*(run.kit for run in runs), *(k for k in self._presenters if k.is_running)])
-                for kit in kits:
-                    if content.get("clear"):
-                        kit.clear_queue()
-                    self.stop(kit)
-                return {"stopped": len(kits)}
-            case "steer":
-                if not runs:
-                    return {"status": "error", "message": "no turn is running"}
-                receipt = self.steer(runs[-1].kit, str(content.get("text", "")), now=bool(content.get("now")))
-                return {"state": receipt.state}
-            case "approve":
-                done = any(
-                    self.answer(
-                        run.kit,
-                        str(content.get("call", "")),
-                        allow=content.get("allow") is True,
-                        reason=str(content.get("reason") or ""),
-                        by="control",
-                    )
-                    for run in runs
-                )
-                return {"answered": done}
-        return {"status": "error", "message": f"unknown op {content.get('op')!r}; known: hello, stop, steer, approve"}
+    def answering_kits(self) -> list[Kit]:
+        """Those that answer now: of cells, of cells that are just about to show it, and of plain Python."""
+        of_cells = [run.kit for run in self.running()]
+        return list(dict.fromkeys([*of_cells, *(kit for kit in self._presenters if kit.is_running)]))
 
     # -- the end
 

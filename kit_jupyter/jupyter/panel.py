@@ -69,7 +69,7 @@ class Panel:
         from kit_jupyter.jupyter.view import ChatView
 
         self.nb = notebook
-        self.view: ChatView = ChatView(notebook.on_message, panel=True)
+        self.view: ChatView = ChatView(notebook.verbs.on_message, panel=True)
         keep_frontend_routing(self.view)
         # Detached turns have no cell: what they print goes where the panel was opened.
         self.parent = current_parent(notebook.ip)
