@@ -11,7 +11,7 @@ from pathlib import Path
 from kit_jupyter.entry import parse_line
 from kit_jupyter.errors import SessionError
 from kit_jupyter.glance import clipped
-from kit_jupyter.messages import text_of
+from kit_jupyter.messages import User, text_of
 from kit_jupyter.places import data_dir, sessions_dir
 from kit_jupyter.session_file import SessionFile
 
@@ -20,7 +20,21 @@ __all__ = ["SessionInfo", "find_session", "list_sessions"]
 
 @dataclass(frozen=True, slots=True)
 class SessionInfo:
-    """A session as it is listed."""
+    """A session as it is listed.
+
+    Attributes
+    ----------
+    name : str
+        What a person called it, else empty.
+    created, modified : str, float
+        When it began (ISO 8601, UTC), and when its file was last written (seconds since the epoch).
+    title : str
+        The beginning of its first question.
+    parent : str or None
+        The session that it was forked from.
+    notebook : str
+        File name of the notebook whose cell asked first, else empty.
+    """
 
     id: str
     path: Path
@@ -29,9 +43,11 @@ class SessionInfo:
     modified: float
     title: str
     parent: str | None
+    notebook: str = ""
 
     def __str__(self) -> str:
-        return f"{self.id}  {self.created[:16].replace('T', ' ')}  {self.name or self.title or '(empty)'}"
+        asked_in = f"  ({self.notebook})" if self.notebook else ""
+        return f"{self.id}  {self.created[:16].replace('T', ' ')}  {self.name or self.title or '(empty)'}{asked_in}"
 
 
 def list_sessions(folder: Path | None = None, *, everywhere: bool = False) -> list[SessionInfo]:
@@ -48,7 +64,7 @@ def list_sessions(folder: Path | None = None, *, everywhere: bool = False) -> li
 
 def _info(path: Path) -> SessionInfo:
     header = SessionFile(path).read_header()
-    name = title = ""
+    name = title = notebook = ""
     with path.open("rb") as file:
         for line in file:
             if not title and b'"role":"user"' in line:
@@ -56,15 +72,17 @@ def _info(path: Path) -> SessionInfo:
                     message = parse_line(line).message
                 except Exception:  # a damaged line must not hide the session
                     continue
-                if message is not None and getattr(message, "source", None) is None:
+                if isinstance(message, User) and message.source is None:
                     title = clipped(text_of(message.parts[:1]), 80)  # what is attached comes after
+                    cell = message.request.cell if message.request is not None else None
+                    notebook = cell.notebook if cell is not None else ""
             elif line.startswith(b'{"type":"name"'):
                 try:
                     name = json.loads(line).get("name", "")
                 except ValueError:
                     continue
     return SessionInfo(
-        header["id"], path, name, header.get("time", ""), path.stat().st_mtime, title, header.get("parent")
+        header["id"], path, name, header.get("time", ""), path.stat().st_mtime, title, header.get("parent"), notebook
     )
 
 

@@ -144,7 +144,7 @@ class KitNotebook(Configurable):
         help="Built-in tools of notebook sessions by name; None for all, [] for none.",
     ).tag(config=True)
     session = traitlets.Unicode(
-        "new", help="What cells begin with: new, memory, or last (go on with this project's last session)."
+        "new", help="What cells begin with: new, memory, or last (this notebook's last session, else the project's)."
     ).tag(config=True)
 
     keep_turns = traitlets.Bool(

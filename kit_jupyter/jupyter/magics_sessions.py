@@ -72,7 +72,7 @@ class SessionMagics(Family):
     @line_magic
     @plain_errors
     def kit_resume(self, line: str) -> None:
-        """Go on with another session: a name of this kernel, an id, a file, or the last one.
+        """Go on with another session: a name of this kernel, an id, a file; without one, this notebook's last.
 
         ``--from-notebook`` goes on with the conversation that a saved notebook shows, also where
         its session's file is not: one from a colleague, or from another machine.
@@ -92,7 +92,7 @@ class SessionMagics(Family):
             kit = self.nb.kit()
             listing = Session.listing()
             if not wanted:
-                wanted = next((info.id for info in listing if info.id != kit.session.id), "")
+                wanted = self.nb.earlier(listing, {kit.session.id}) or ""
                 if not wanted:
                     raise UsageError(
                         "there is no earlier session of this project; %kit_sessions --all lists those of other folders"

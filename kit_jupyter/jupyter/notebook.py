@@ -16,17 +16,17 @@ import hashlib
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from kit_jupyter import events as ev
 from kit_jupyter.errors import KitError
 from kit_jupyter.jupyter import config, display
 from kit_jupyter.jupyter.approvals import ask_by_stdin
-from kit_jupyter.jupyter.cells import CellFinder
+from kit_jupyter.jupyter.cells import CellFinder, notebook_name
 from kit_jupyter.jupyter.config import KitNotebook
 from kit_jupyter.jupyter.early import Early, Later
 from kit_jupyter.jupyter.presenter import Presenter
@@ -47,6 +47,9 @@ from kit_jupyter.loop import Desk
 from kit_jupyter.messages import CellRef, Part
 from kit_jupyter.settings import PromptOptions
 from kit_jupyter.turn import TurnResult
+
+if TYPE_CHECKING:
+    from kit_jupyter.session_list import SessionInfo
 
 __all__ = ["Notebook", "Run"]
 
@@ -199,11 +202,17 @@ class Notebook:
             case "memory":
                 return "memory"
             case "last":
-                from kit_jupyter.session import Session
+                from kit_jupyter.session_list import list_sessions
 
-                taken = {kit.session.id for kit in self.kits.values()}
-                return next((info.id for info in Session.listing() if info.id not in taken), None)
+                return self.earlier(list_sessions(), {kit.session.id for kit in self.kits.values()})
         return None
+
+    def earlier(self, listing: Sequence[SessionInfo], besides: Container[str]) -> str | None:
+        """The id of the session to go on with: this notebook's last one, else the project's last one."""
+        others = [info for info in listing if info.id not in besides]
+        here = notebook_name(self.ip)
+        ours = [info for info in others if here and info.notebook == here]
+        return next((info.id for info in [*ours, *others]), None)
 
     def _setting_changed(self, change: Any) -> None:
         mine, name = self.ip.user_ns.get("kit"), change["name"]

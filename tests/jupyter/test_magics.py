@@ -406,6 +406,30 @@ def test_sessions_of_all_folders_are_listed_and_resumed(nb: Kernel, tmp_path: Pa
     assert f"resumed {far}" in nb.ok(f"%kit_resume {far}").stream
 
 
+def test_resume_without_a_name_goes_on_with_this_notebooks_talk(nb: Kernel) -> None:
+    """U39: two notebooks in one folder, and the other one spoke last; the list says whose each is."""
+    nb.ok("at_first = os.environ.get('JPY_SESSION_NAME'), kit")
+    try:
+        of = {}
+        for notebook in ("mine.ipynb", "other.ipynb", "new.ipynb"):
+            nb.ok(f"os.environ['JPY_SESSION_NAME'] = {notebook!r}")
+            nb.ok("kit = Kit(provider=ScriptedProvider([text('yes')]))")
+            if notebook != "new.ipynb":
+                nb.ok(f"%kit asked in {notebook}")
+            of[notebook] = nb.value("kit.session.id")
+
+        said_to_new = nb.ok("%kit_resume").stream
+        nb.ok("os.environ['JPY_SESSION_NAME'] = 'mine.ipynb'")
+        said_to_mine = nb.ok("%kit_resume").stream
+        listed = nb.ok("%kit_sessions").stream
+
+        assert f"resumed {of['other.ipynb']}" in said_to_new
+        assert f"resumed {of['mine.ipynb']}" in said_to_mine
+        assert re.search(rf"{of['other.ipynb']} .* asked in other.ipynb  \(other.ipynb\)", listed)
+    finally:
+        nb.ok("was, kit = at_first\nos.environ.pop('JPY_SESSION_NAME')\nif was: os.environ['JPY_SESSION_NAME'] = was")
+
+
 def test_a_session_that_another_process_writes_is_refused_at_once(nb: Kernel) -> None:
     """Nothing is taken over that cannot be written to: the old session goes on, and the line says what to do."""
     nb.script("[text('one')]", "[text('two')]")
