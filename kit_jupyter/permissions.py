@@ -53,7 +53,6 @@ from kit_jupyter.rules import (
     Rule,
     RuleStore,
     TellsAccess,
-    config_dir,
     literal,
     nearest_action,
     rule_of,
@@ -80,7 +79,6 @@ __all__ = [
     "StdinApprover",
     "approver_of",
     "audit_record",
-    "config_dir",
     "policy_of",
     "question_of",
 ]

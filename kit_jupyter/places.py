@@ -1,4 +1,4 @@
-"""Where things lie: the user's data folder, a project's root, the folder of its sessions."""
+"""Where things lie: the user's folders, a project's root, the folder of its sessions."""
 
 from __future__ import annotations
 
@@ -7,17 +7,38 @@ import re
 from functools import lru_cache
 from hashlib import blake2b
 from pathlib import Path
+from typing import Literal
 
-__all__ = ["data_dir", "project_root", "sessions_dir", "storable", "working_dir"]
+from kit_jupyter.errors import UsageError
+
+__all__ = ["cache_dir", "config_dir", "data_dir", "project_root", "sessions_dir", "storable", "working_dir"]
 
 
 def data_dir() -> Path:
-    """Where sessions live: ``KIT_DATA_DIR``, else the user's data folder."""
-    if own := os.environ.get("KIT_DATA_DIR"):
-        return Path(own)
+    """Where sessions and memories lie: ``KIT_DATA_DIR``, else the user's data folder."""
+    own = os.environ.get("KIT_DATA_DIR")
+    return Path(own) if own else _user_dir("data")
+
+
+def config_dir() -> Path:
+    """The user's folder for our configuration; ``KIT_CONFIG_DIR`` moves it."""
+    own = os.environ.get("KIT_CONFIG_DIR")
+    return Path(os.path.expanduser(own)) if own else _user_dir("config")
+
+
+def cache_dir() -> Path:
+    """The user's folder for what can be had again; not created here."""
+    return _user_dir("cache")
+
+
+def _user_dir(kind: Literal["data", "config", "cache"]) -> Path:
     import platformdirs
 
-    return Path(platformdirs.user_data_dir("kit-jupyter", appauthor=False))
+    folders = platformdirs.PlatformDirs("kit-jupyter", appauthor=False)
+    try:
+        return Path(str(getattr(folders, f"user_{kind}_dir")))
+    except RuntimeError as exc:  # a container that runs as a user whom the system does not know
+        raise UsageError(f"the user's {kind} folder is not known ({exc}); set HOME") from exc
 
 
 def working_dir() -> str:

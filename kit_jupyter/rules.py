@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any, Literal, Protocol, cast, runtime_checkable
 
 from kit_jupyter.errors import UsageError
+from kit_jupyter.places import config_dir
 from kit_jupyter.tool import ToolContext
 
 __all__ = [
@@ -34,7 +35,6 @@ __all__ = [
     "Rule",
     "RuleStore",
     "TellsAccess",
-    "config_dir",
     "literal",
     "nearest_action",
     "rule_of",
@@ -231,15 +231,6 @@ def rule_of(value: Any) -> Rule:
 
 
 # ---------------------------------------------------------------- where "always" is kept
-
-
-def config_dir() -> Path:
-    """The user's folder for our configuration; ``KIT_CONFIG_DIR`` moves it."""
-    if set_dir := os.environ.get("KIT_CONFIG_DIR"):
-        return Path(set_dir)
-    import platformdirs
-
-    return Path(platformdirs.user_config_dir("kit-jupyter", appauthor=False))
 
 
 class RuleStore:

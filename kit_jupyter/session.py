@@ -126,7 +126,7 @@ class Session:
         except (OSError, ValueError):  # too long, or a NUL in it
             is_there = False
         if not is_there:
-            path = find_session(str(which), list_sessions()).path
+            path = find_session(str(which), cls.listing()).path
         file = SessionFile(path)
         session = cls(file.read_header(), file)
         session._context = None

@@ -27,7 +27,7 @@ from kit_jupyter.extension import Configurator, Extension, ExtensionContext
 from kit_jupyter.extensions._tool import GuestTool
 from kit_jupyter.masking import mask
 from kit_jupyter.messages import new_id, now
-from kit_jupyter.session import project_root
+from kit_jupyter.places import data_dir, project_root
 from kit_jupyter.tool import Tool
 from kit_jupyter.trifecta import Contribution, Legs
 
@@ -41,10 +41,8 @@ def memory_dir() -> Path:
     """The user's folder for memories of this project; ``KIT_MEMORY_DIR`` moves it."""
     if set_dir := os.environ.get("KIT_MEMORY_DIR"):
         return Path(set_dir)
-    import platformdirs
-
     name = re.sub(r"\W+", "-", str(project_root())).strip("-")[-80:]
-    return Path(platformdirs.user_data_dir("kit-jupyter", appauthor=False)) / "memory" / name
+    return data_dir() / "memory" / name
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from kit_jupyter.extension import Extension, ExtensionContext
-from kit_jupyter.permissions import config_dir
+from kit_jupyter.places import config_dir
 from kit_jupyter.session import project_root
 from kit_jupyter.tool import Tool
 from kit_jupyter.trifecta import Contribution, Legs

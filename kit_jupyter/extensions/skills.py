@@ -20,6 +20,7 @@ import asyncio
 import contextlib
 import hashlib
 import json
+import os
 import re
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -137,7 +138,7 @@ class Skills(Extension):
         project: bool = True,
         trust: bool | Callable[[str], bool] | None = None,
     ) -> None:
-        self._folders = tuple(Path(folder).expanduser() for folder in folders)
+        self._folders = tuple(Path(os.path.expanduser(folder)) for folder in folders)
         self._home = home
         self._project = project
         self._trust = trust

@@ -249,7 +249,7 @@ class Marks:
         return Attached(mark="Err", kind="error", parts=_wrapped("Err", (TextPart(error_text(cell)),)))
 
     def _file(self, mark: str, name: str) -> Attached:
-        path = Path(name).expanduser()
+        path = Path(os.path.expanduser(name))
         if not path.is_file():
             raise UsageError(f"there is no file {name!r} (from {Path.cwd()}); @@file: says it without attaching")
         from kit_jupyter.media import as_part

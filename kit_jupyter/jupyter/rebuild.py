@@ -15,6 +15,7 @@ instruction of the system; what is malformed is left out, and counted.
 from __future__ import annotations
 
 import json
+import os
 import re
 from dataclasses import dataclass, field
 from difflib import get_close_matches
@@ -96,7 +97,7 @@ def find_notebook(given: str, name: str) -> Path:
         If it is not there, or nobody told this kernel its name.
     """
     if given:
-        path = Path(given).expanduser()
+        path = Path(os.path.expanduser(given))
         if not path.is_file():
             near = get_close_matches(path.name, [one.name for one in path.parent.glob("*.ipynb")], n=1)
             hint = f"; did you mean {path.parent / near[0]}?" if near else ""

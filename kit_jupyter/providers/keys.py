@@ -27,6 +27,7 @@ from typing import Any
 
 from kit_jupyter.errors import UsageError
 from kit_jupyter.masking import masker
+from kit_jupyter.places import config_dir
 
 __all__ = ["Key", "config_file", "find_key", "login", "logout", "mask", "own_variable", "provider_config", "remember"]
 
@@ -191,12 +192,7 @@ def _from_keyring(provider: str, environ: Mapping[str, str]) -> Key:
 
 def config_file() -> Path:
     """The user's ``providers.json``; ``KIT_CONFIG_DIR`` moves its folder. Independent of the working folder."""
-    folder = os.environ.get("KIT_CONFIG_DIR")
-    if not folder:
-        import platformdirs
-
-        folder = platformdirs.user_config_dir(SERVICE, appauthor=False)
-    return Path(folder).expanduser() / "providers.json"
+    return config_dir() / "providers.json"
 
 
 def _read() -> dict[str, Any]:

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from kit_jupyter.errors import UsageError
+from kit_jupyter.places import cache_dir
 
 __all__ = [
     "CATALOG",
@@ -178,9 +179,7 @@ class Found:
 
 def models_dir() -> Path:
     """The user's cache folder for weights; not created here."""
-    import platformdirs
-
-    return Path(platformdirs.user_cache_dir("kit-jupyter", appauthor=False)) / "models"
+    return cache_dir() / "models"
 
 
 def find(model_id: str | None = None) -> Found | None:
@@ -214,7 +213,7 @@ def find(model_id: str | None = None) -> Found | None:
 
 
 def _checked(text: str, what: str) -> Path:
-    path = Path(text).expanduser()
+    path = Path(os.path.expanduser(text))
     if not path.is_file():
         raise UsageError(f"{what} is not a file; give the path of a GGUF file")
     with path.open("rb") as file:

@@ -28,7 +28,8 @@ from pathlib import Path, PurePosixPath
 from typing import Any, Literal
 
 from kit_jupyter.errors import BadArguments, ToolError, UsageError
-from kit_jupyter.permissions import Need, config_dir
+from kit_jupyter.permissions import Need
+from kit_jupyter.places import config_dir
 
 __all__ = ["Place", "Workspace", "open_notebooks_of_environment"]
 

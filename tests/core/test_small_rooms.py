@@ -7,6 +7,7 @@ import copy
 import importlib
 import pickle
 import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -155,3 +156,21 @@ async def test_a_tool_asks_in_the_middle_and_says_how_far_it_is(make: Any) -> No
     assert far == [(1.0, 4.0), (9.0, None)]
     assert [e.text for e in log if isinstance(e, ToolOutput) and e.text] == ["x", "y"]
     assert heard == [True]
+
+
+def test_a_user_whom_the_system_does_not_know(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Bad surroundings: a container without HOME and passwd entry gets one line that says what to set."""
+    import pwd
+
+    def unknown(uid: int) -> None:
+        raise KeyError(f"uid not found: {uid}")
+
+    for name in ("HOME", "KIT_DATA_DIR", "XDG_DATA_HOME", "KIT_CONFIG_DIR", "XDG_CONFIG_HOME", "XDG_CACHE_HOME"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(pwd, "getpwuid", unknown)
+
+    for folder in (places.data_dir, places.config_dir, places.cache_dir):
+        with pytest.raises(UsageError, match="folder is not known .*set HOME"):
+            folder()
+    monkeypatch.setenv("KIT_DATA_DIR", "/somewhere")
+    assert places.data_dir() == Path("/somewhere")

@@ -183,6 +183,7 @@ def test_no_raise_shows_the_failure_once(nb: Kernel) -> None:
         ("%kit_model openai/gpt-4o extra", "one word, provider/id; got 'openai/gpt-4o extra'"),
         ("%kit_resume -s side", "-s goes with --from-notebook; for a session by its name: %kit_resume side"),
         ("%kit_resume --from-notebook nosuch.ipynb", "there is no notebook 'nosuch.ipynb' (from /"),
+        ("%kit_resume --from-notebook ~nobody-here/x.ipynb", "there is no notebook '~nobody-here/x.ipynb' (from /"),
         ("%kit_fix --cell nosuch", "cell 'nosuch' has not failed in this kernel; those that have: "),
         ("%kit_undo -n 0", "-n counts turns from 1, got 0"),
         ("%kit_undo", "nothing to take back; %kit_tree shows what is here"),

@@ -76,6 +76,6 @@ def said_file(environ: Mapping[str, str] | None) -> Path | None:
         return _chosen
     given = (os.environ if environ is None else environ).get("KIT_REPLAY_FILE")
     if given:
-        return Path(given).expanduser()
+        return Path(os.path.expanduser(given))
     name = notebook_name(environ)
     return Path("recordings", name).with_suffix(".json") if name else None
