@@ -14,7 +14,8 @@ from kit_jupyter.printed import clip
 from kit_jupyter.tool import ToolContext, ToolOutcome
 from kit_jupyter.tool_value import describe_error
 from kit_jupyter.tools._base import EngineTool
-from kit_jupyter.tools.describe import brief, describe
+from kit_jupyter.tools.brief import brief
+from kit_jupyter.tools.describe import describe
 from kit_jupyter.tools.python import NamespaceRunner, Runner, _is_theirs
 from kit_jupyter.trifecta import Legs
 from kit_jupyter.usercall import UserCall

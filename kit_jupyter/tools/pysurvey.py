@@ -2,7 +2,7 @@
 
 Theory of operation
 -------------------
-`pycheck` judges the syntax of code; this judges the values that it names. A value is walked through
+`pylook` judges the syntax of code; this judges the values that it names. A value is walked through
 (containers, tables, arrays, the attributes of objects) up to a number of items. Told are: a secret in
 it, because code can show that in pieces, which no masking finds again (``[c for c in key]``); objects of
 classes that are not known to be harmless, because operators and methods of theirs run their code;

@@ -8,7 +8,7 @@ runs, the value of the last expression, the pictures it drew (as pictures, so th
 them), a plain traceback, and which names are new, changed or gone. Small variables that the code
 mentions are kept before it runs, for ``kit.undo()``.
 
-Code that obviously only looks (`pycheck.is_look`) needs no permission; other code needs ``python``,
+Code that obviously only looks (`pylook.is_look`) needs no permission; other code needs ``python``,
 and ``python.shell``, ``python.network``, ``python.files``, ``python.dynamic`` for powers that its
 syntax shows.
 """
@@ -36,7 +36,8 @@ from kit_jupyter.printed import Sink, catch_prints, clip
 from kit_jupyter.tool import ToolContext, ToolOutcome
 from kit_jupyter.tool_value import describe_error, media_of, parts_of, safe_repr
 from kit_jupyter.tools._base import EngineTool
-from kit_jupyter.tools.pycheck import changed_names, is_look, powers, why_no_look
+from kit_jupyter.tools.pycheck import changed_names, powers
+from kit_jupyter.tools.pylook import is_look, why_no_look
 from kit_jupyter.trifecta import Legs
 from kit_jupyter.usercall import UserCall, shielded
 

@@ -170,7 +170,7 @@ def test_a_user_whom_the_system_does_not_know(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(pwd, "getpwuid", unknown)
 
     for folder in (places.data_dir, places.config_dir, places.cache_dir):
-        with pytest.raises(UsageError, match="folder is not known .*set HOME"):
+        with pytest.raises(UsageError, match=r"folder is not known .*set HOME"):
             folder()
     monkeypatch.setenv("KIT_DATA_DIR", "/somewhere")
     assert places.data_dir() == Path("/somewhere")

@@ -12,7 +12,8 @@ import pytest
 
 from kit_jupyter.messages import MediaPart
 from kit_jupyter.tools import describe as room
-from kit_jupyter.tools.describe import brief, describe, register
+from kit_jupyter.tools.brief import brief
+from kit_jupyter.tools.describe import describe, register
 from kit_jupyter.tools.inspect import InspectTool, list_variables, resolve
 from kit_jupyter.tools.python import NamespaceRunner
 

@@ -12,7 +12,8 @@ import pytest
 
 from kit_jupyter.tools import pysurvey
 from kit_jupyter.tools.inspect import InspectTool
-from kit_jupyter.tools.pycheck import is_look, powers, why_no_look
+from kit_jupyter.tools.pycheck import powers
+from kit_jupyter.tools.pylook import is_look, why_no_look
 from kit_jupyter.tools.pysurvey import survey
 from kit_jupyter.tools.python import NamespaceRunner, PythonTool
 

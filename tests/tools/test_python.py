@@ -9,7 +9,8 @@ import pytest
 
 from kit_jupyter.checkpoints import Checkpoints
 from kit_jupyter.messages import MediaPart
-from kit_jupyter.tools.pycheck import is_look, powers
+from kit_jupyter.tools.pycheck import powers
+from kit_jupyter.tools.pylook import is_look
 from kit_jupyter.tools.python import NamespaceRunner, PythonTool
 
 
