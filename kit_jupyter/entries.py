@@ -15,12 +15,14 @@ from collections.abc import Callable, Iterator, Sequence
 
 from kit_jupyter.entry import Entry, parse_line
 from kit_jupyter.errors import SessionError
+from kit_jupyter.messages import id_time
 from kit_jupyter.session_file import SessionFile
 
 __all__ = ["Entries"]
 
 Parse = Callable[[bytes], Entry]
 
+LAST = "~"  # sorts behind all hex digits
 _MOVES_LEAF = frozenset({"message", "compaction", "branch_summary", "leaf"})
 
 
@@ -42,14 +44,20 @@ class Entries:
         self._written = self._read  # takes new ones; while not whole, only those written since, oldest first
         self._backwards: Iterator[tuple[int, bytes, bool]] | None = None
         self._read_from: int | None = None  # the byte where the oldest line begins that was read backwards
+        self._newest = LAST  # time in the id of the file's last entry
 
     def __len__(self) -> int:
         """How many are at hand."""
         return len(self._read) + (0 if self._is_whole else len(self._written))
 
     def __contains__(self, entry_id: str) -> bool:
-        """Is it at hand? What was not read yet is not."""
-        return entry_id in self._read or entry_id in self._written
+        """Is there an entry of that id? Ids tell their time: the rest is read only for one that is not the newest."""
+        if entry_id in self._read or entry_id in self._written:
+            return True
+        if self._is_whole or id_time(entry_id) > self._newest:
+            return False
+        self._read_rest(parse_line)
+        return entry_id in self._read
 
     @property
     def _is_whole(self) -> bool:
@@ -71,6 +79,8 @@ class Entries:
         self._backwards = self._file.lines_backwards()
         self._written = {}
         while (entry := self._read_one()) is not None:
+            if not self._read:
+                self._newest = id_time(entry.id) or LAST
             self._read.setdefault(entry.id, entry)  # of two lines with one id the later counts
             if entry.type == "leaf":
                 target = entry.body.get("target")

@@ -107,6 +107,18 @@ def new_id(prefix: str) -> str:
     return f"{prefix}_{int(_time.time() * 1000):012x}{secrets.token_hex(5)}"
 
 
+def id_time(made_id: str) -> str:
+    """The time in an id of `new_id`, sortable; empty for an id that was made elsewhere.
+
+    Examples
+    --------
+    >>> id_time("msg_019abcdef0123456789abc"), id_time("call_7")
+    ('019abcdef012', '')
+    """
+    time = made_id[-22:-10]
+    return time if len(made_id) > 22 and made_id[-23] == "_" and not time.strip("0123456789abcdef") else ""
+
+
 # ---------------------------------------------------------------- small facts
 
 

@@ -122,11 +122,15 @@ class Session:
         """
         path = Path(which)
         try:
-            is_there = path.exists()
+            is_file, is_folder = path.is_file(), path.is_dir() and bool(str(which))
         except (OSError, ValueError):  # too long, or a NUL in it
-            is_there = False
-        if not is_there:
-            path = find_session(str(which), cls.listing()).path
+            is_file = is_folder = False
+        if not is_file:
+            try:
+                path = find_session(str(which), cls.listing()).path
+            except SessionError:
+                if not is_folder:  # else its file says that it is one
+                    raise
         file = SessionFile(path)
         session = cls(file.read_header(), file)
         session._context = None
@@ -322,8 +326,7 @@ class Session:
             raise TypeError(f"a session stores User, System, Assistant and ToolResult, not {type(message).__name__}")
         with self._lock:
             entry = Entry("message", message.id, self._leaf, message.time.created, {}, message)
-            if entry.id in self._entries:
-                raise UsageError(f"the session holds a message {entry.id!r}; give each one an id of its own: new_id()")
+            self._refuse_repeated(entry.id)
             if self._file is not None:
                 self._write_lines(entry.checked_line())
             self._entries.add(entry)
@@ -334,6 +337,10 @@ class Session:
                 self._context.append(message)
                 self._snapshot = None
             return entry
+
+    def _refuse_repeated(self, entry_id: str) -> None:
+        if entry_id in self._entries:
+            raise UsageError(f"the session holds a message {entry_id!r}; give each one an id of its own: new_id()")
 
     def append_compaction(self, summary: Message, *, first_kept: str | None, **facts: Any) -> Entry:
         """Store a summary that stands for all before `first_kept` (an entry of this branch; None keeps nothing)."""
@@ -346,6 +353,7 @@ class Session:
 
     def _append_special(self, type: str, message: Message, body: dict[str, Any]) -> Entry:
         with self._lock:
+            self._refuse_repeated(message.id)
             entry = Entry(type, message.id, self._leaf, message.time.created, body, message)
             self._write(entry)
             self._leaf = entry.id

@@ -57,7 +57,7 @@ def list_sessions(folder: Path | None = None, *, everywhere: bool = False) -> li
     for path in folder.glob("*/*.jsonl" if everywhere else "*.jsonl"):
         try:
             found.append(_info(path))
-        except (SessionError, OSError):
+        except (SessionError, OSError):  # no session, or gone meanwhile
             continue
     return sorted(found, key=lambda info: info.modified, reverse=True)
 
@@ -78,12 +78,17 @@ def _info(path: Path) -> SessionInfo:
                     notebook = cell.notebook if cell is not None else ""
             elif line.startswith(b'{"type":"name"'):
                 try:
-                    name = json.loads(line).get("name", "")
-                except ValueError:
+                    name = _text(json.loads(line).get("name"))
+                except (ValueError, RecursionError):
                     continue
+    parent = _text(header.get("parent")) or None
     return SessionInfo(
-        header["id"], path, name, header.get("time", ""), path.stat().st_mtime, title, header.get("parent"), notebook
+        header["id"], path, name, _text(header.get("time")), path.stat().st_mtime, title, parent, notebook
     )
+
+
+def _text(value: object) -> str:
+    return value if isinstance(value, str) else ""
 
 
 def find_session(
@@ -108,7 +113,7 @@ def find_session(
         If none fits, or several; it names them, or the nearest.
     """
     fits = [info for info in listing if wanted in (info.id, info.name)]
-    fits = fits or [info for info in listing if info.id.startswith(wanted)]
+    fits = fits or [info for info in listing if wanted and info.id.startswith(wanted)]
     if len(fits) == 1:
         return fits[0]
     said = f"session {wanted[:200]!r}"

@@ -272,7 +272,7 @@ class _Look:
                     return False
                 if len(node.args) > _POSITIONAL.get(name, 1):
                     return False
-                if name == "sample" and any(map(_is_large, arguments)):
+                if name == "sample" and (any(map(_is_large, arguments)) or not _is_seeded(node)):
                     return False
                 if name in _BY_PATTERN and any(map(_is_endless, arguments)):
                     return False
@@ -348,6 +348,12 @@ def _is_large(node: ast.AST) -> bool:
         case float() as share:  # of the rows: 1e9 times as many would fill the memory
             return not abs(share) <= 1
     return False
+
+
+def _is_seeded(node: ast.Call) -> bool:
+    """`df.sample(3)` moves the random state that the person's own code goes on with."""
+    seeds = [keyword.value for keyword in node.keywords if keyword.arg in ("random_state", "seed")]
+    return any(isinstance(seed, ast.Constant) and isinstance(seed.value, int) for seed in seeds)
 
 
 def _is_endless(node: ast.AST) -> bool:

@@ -86,6 +86,8 @@ class Parsed:
 
 
 _EXPANDS_NAME = re.compile(r"[$`*?{}~\[\]]|\\\n")
+_SUBSTITUTES = re.compile(r"[$`]|[<>]\(")
+_ASSIGNS = re.compile(r"[A-Za-z_]\w*(\[[^\]]*\])?\+?=")
 _NO_NAME = re.compile(r"[\s;&|<>()$`]")  # as a program's name it is a riddle, or a line for another shell
 
 
@@ -220,10 +222,19 @@ class _Visitor:
             case "list" | "if" | "while" | "until" | "function" | "word" | "assignment":
                 for part in getattr(node, "parts", None) or ():
                     self.visit(part)
-            case "reservedword" | "pipe" | "tilde" | "heredoc":
+            case "tilde":
+                self._tilde(node)
+            case "reservedword" | "pipe" | "heredoc":
                 pass
             case other:
                 self._parsed.unsure.append(f"it has a {other}, which is not known here")
+
+    def _tilde(self, node: Any) -> None:
+        """`~name`: for bashlex also what is glued to it, of which it does not say what it runs."""
+        written = self._text[node.pos[0] : node.pos[1]]
+        if _SUBSTITUTES.search(written):
+            self._parsed.unsure.append(f"a substitution behind ~: {written[:60]}")
+            _read_quietly(f": {written[1:]}", self._parsed, self._depth + 1)
 
     def _redirect(self, node: Any) -> None:
         for part in getattr(node, "parts", None) or ():
@@ -245,7 +256,8 @@ class _Visitor:
             return
         if node.type in (">&", "<&") and re.fullmatch(r"\d+-?|-", target.word):
             return
-        computed = any(part.kind != "tilde" for part in target.parts or ())
+        written = self._text[target.pos[0] : target.pos[1]]
+        computed = any(part.kind != "tilde" or _SUBSTITUTES.search(written) for part in target.parts or ())
         is_plain = not computed and not re.search(r"[*?\[\]{}]", target.word)
         self._parsed.redirects.append(Redirect(target.word, ">" in node.type, is_plain))
 
@@ -254,7 +266,7 @@ class _Visitor:
         words: list[Any] = []
         has_heredoc = self._fed
         for part in node.parts:
-            if part.kind == "assignment" and not words:
+            if not words and (part.kind == "assignment" or self._is_assignment(part)):
                 assignments.append(part.word)
                 self.visit(part)
             elif part.kind == "redirect":
@@ -272,6 +284,10 @@ class _Visitor:
             self._parsed.unsure.append(f"the program's name is computed: {first[:60]}")
             return
         self._take([word.word for word in words], assignments, reads=self._in_pipe or has_heredoc)
+
+    def _is_assignment(self, part: Any) -> bool:
+        """For bashlex one that stands behind a redirection is a word: ``2>&1 A=1 rm x``."""
+        return part.kind == "word" and _ASSIGNS.match(self._text[part.pos[0] : part.pos[1]]) is not None
 
     def _take(self, words: list[str], assignments: list[str], *, reads: bool) -> None:
         """Add a command, then what it runs in turn."""
@@ -365,7 +381,7 @@ def _read_quietly(text: str, parsed: Parsed, depth: int) -> None:
     """Add the programs of a text that is unsure already, so that denials see them."""
     found = Parsed()
     _read(text, found, depth)
-    parsed.commands.extend(found.commands)
+    parsed.commands.extend(command for command in found.commands if command.words[:1] != (":",))
 
 
 def plainer(command: Command) -> list[str]:

@@ -4,7 +4,9 @@ Theory of operation
 -------------------
 Tables, and the few functions that read them. A wrapper's options are spelled out, since which word is
 the program it runs depends on them; an option that is not here is not guessed at: it is a riddle, which
-`shellparse` takes as unsure. So a gap in a table costs a question, never an unasked action.
+`shellparse` takes as unsure. So a gap there costs a question, never an unasked action. The options by which an
+ordinary program runs another, or writes, cannot be known of all programs: those of the usual ones are here, and
+an "always" for a program trusts it with what is not.
 """
 
 from __future__ import annotations
@@ -134,13 +136,15 @@ _EVALUATORS = _SETTERS | {"test", "[", "wait"}
 _COMPLETES = ("-C", "-F", "-W")
 _BINDERS = {"hash": ("-p",), "enable": ("-f", "-n"), "bind": ("-x",), "compgen": _COMPLETES, "complete": _COMPLETES,
             "mapfile": ("-C",), "readarray": ("-C",), "fc": ("-s", "-e"), "set": ("-k",)}  # fmt: skip
-# Options by which a program runs another one, or writes where it seems only to read. Long ones may be abbreviated.
+# Options by which a program runs another one, or writes where it seems only to read. Long ones may be abbreviated,
+# letters may stand anywhere in a bundle.
 _RUNNING_OPTIONS: dict[str, tuple[str, ...]] = {
-    "git": ("-c", "--config-env", "--exec-path", "--output", "--open-files-in-pager", "--ext-diff", "--upload-pack",
-            "--receive-pack", "--exec"),
-    "tar": ("--to-command", "--checkpoint-action", "-I", "--use-compress-program", "--rsh-command", "--info-script",
-            "-F", "--new-volume-script"),
+    "git": ("-c", "--config-env", "--exec-path", "--output", "--open-files-in-pager", "--ext-diff", "--extcmd",
+            "--upload-pack", "--receive-pack", "--exec"),
+    "tar": ("--to-command", "--checkpoint-action", "-I", "--use-compress-program", "--rsh-command", "--rmt-command",
+            "--info-script", "-F", "--new-volume-script"),
     "sort": ("--compress-program", "-o", "--output"),
+    "shuf": ("-o", "--output"),
     "split": ("--filter",),
     "find": ("-delete", "-fprint", "-fprint0", "-fprintf", "-fls"),
     "rsync": ("-e", "--rsh", "--rsync-path"),
@@ -154,16 +158,42 @@ _RUNNING_OPTIONS: dict[str, tuple[str, ...]] = {
     "ag": ("--pager",),
     "fd": ("-x", "--exec", "-X", "--exec-batch"),
     "sed": ("-i", "--in-place", "-f", "--file"),
+    "awk": ("-f", "--file", "-i", "--include", "-l", "--load", "-E", "--exec", "-o", "--pretty-print", "-d", "-p"),
     "gdb": ("-ex", "-x", "--eval-command", "--command"),
     "date": ("-s", "--set"),
     "curl": ("-o", "--output", "-O", "--remote-name", "-K", "--config", "-T", "--upload-file"),
     "tree": ("-o",),
     "xxd": ("-r",),
+    "iconv": ("-o", "--output"),
+    "yq": ("-i", "--inplace"),
+    "xmllint": ("-o", "--output"),
+    "dot": ("-o", "-O"),
+    "pandoc": ("-o", "--output", "-F", "--filter", "-L", "--lua-filter"),
+    "svn": ("--diff-cmd", "--diff3-cmd", "--editor-cmd", "--config-option"),
+    "hg": ("--config",),
 }  # fmt: skip
+_AWKS = ("awk", "gawk", "mawk", "nawk", "original-awk")
+# Letters that mean so for one of git's subcommands only.
+_GIT_LETTERS = {"grep": "O", "rebase": "x", "difftool": "x", "clone": "u", "archive": "o", "format-patch": "o"}
+# Programs that write the file named second, and their options that take a word.
+_WRITES_SECOND = {"uniq": ("-f", "-s", "-w"), "xxd": ("-c", "-g", "-l", "-n", "-o", "-s")}
 GIT_VALUED = frozenset(
     ("-C", "-c", "--git-dir", "--work-tree", "--namespace", "--config-env", "--super-prefix", "--attr-source")
 )
-_GLUED = frozenset(("-I", "-F", "-o", "-O", "-e", "-S", "-P", "-H", "-i", "-C", "-K", "-T", "-c"))
+_ONE_DASH = ("find", "gdb", "zip", "git")  # their options of one dash are words, or are read by themselves
+# What of sed neither runs nor writes: addresses, and then printing, deleting, holding, or a substitution by text.
+# Brackets that hold the delimiter, or a bracket, are left out: of them seds differ. Nothing is tried twice (possessive,
+# exclusive), so a long script takes no longer than its length.
+_SED_ADDRESS = r"(?:\d++(?:~\d++)?|\$|/(?:[^/\\\n\[]|\\.|\[\^?\]?+[^/\]\[\n]*+\])*+/[IM]?)"
+_SED_COMMAND = re.compile(
+    rf"[\s;]*+(?:{_SED_ADDRESS}(?:,[~+]?{_SED_ADDRESS})?[ \t]*+!?[ \t]*+)?"
+    r"(?:q\d*+|[pdDPnNgGhHxlz=]|[sy](?P<by>[^\w\s\\;\[\]])"
+    r"(?:(?!(?P=by))[^\\\n\[]|\\.|\[\^?\]?+(?:(?!(?P=by))[^\]\[\n])*+\])*+(?P=by)"
+    r"(?:(?!(?P=by))[^\\\n]|\\.)*+(?P=by)[gpiIM\d]*+)[ \t]*+(?:[\s;]++|$)"
+)
+_SED_FLAGS = re.compile(r"-[nErsuz]+|--(?:quiet|silent|regexp-extended|separate|unbuffered|null-data|posix|debug)")
+# In awk: pipes, files, and calls of the shell.
+_AWK_REACHES = re.compile(r"\bsystem\s*\(|\bgetline\b|(?<!\|)\|(?!\|)|\bprintf?\b[^;}\n]*>|@\s*(?:load|include)")
 
 
 def is_telling(variable: str) -> bool:
@@ -187,30 +217,77 @@ def oddities(name: str, words: list[str]) -> Iterator[str]:
             yield f"it sets {variable}, which changes what the words after it mean"
     if any(word.startswith(option) for option in _BINDERS.get(name, ()) for word in words[1:]):
         yield f"{name} {words[1]} runs programs, or changes which ones names mean"
-    if used := next((word for word in words[1:] if _is_running(name, words, word)), ""):
+    if used := next((word for i, word in enumerate(words[1:], 1) if _is_running(name, words, i)), ""):
         yield f"{name} {used[:40]} can run other programs, or write files"
+    if name == "sed" and not _is_plain_sed(words):
+        yield "sed with a script that may run programs, or write files"
+    if name in _AWKS and any(map(_AWK_REACHES.search, words[1:])):
+        yield f"{name} with a script that may run programs, or write files"
+    if name in _WRITES_SECOND and len(_operands(words, _WRITES_SECOND[name])) > 1:
+        yield f"{name} writes to the file named second"
     if name == "make" and any(word.startswith(("SHELL=", "MAKE", ".SHELLFLAGS=")) for word in words[1:]):
         yield "make with another shell"
 
 
-def _is_running(name: str, words: list[str], word: str) -> bool:
-    options = _RUNNING_OPTIONS.get(name, ())
+def _is_running(name: str, words: list[str], i: int) -> bool:
+    word = words[i]
+    options = _RUNNING_OPTIONS.get("awk" if name in _AWKS else name, ())
+    if name == "tar" and i == 1 and not word.startswith("-"):
+        word = f"-{word}"  # tar's first word is a bundle also without a dash
     if not word.startswith("-"):
         return False
-    if name == "git" and "grep" in words and word.startswith("-O"):
-        return True
-    if name == "git" and "rebase" in words and word.startswith("-x"):
-        return True
-    if name == "git" and word == "-c" and words.index(word) > 1 and not words[words.index(word) - 1].startswith("-"):
-        return _after_subcommand(words, word) is False
     given = word.split("=", 1)[0]
-    for option in options:
-        if option.startswith("--"):
-            if given.startswith("--") and len(given) > 4 and option.startswith(given):
-                return True
-        elif given == option or (option in _GLUED and name != "find" and word.startswith(option)):
-            return True
-    return False
+    if given.startswith("--"):
+        return len(given) > 2 and any(option.startswith(given) for option in options)
+    if name == "git":
+        return _is_running_git(words, word)
+    if name in _ONE_DASH:
+        return given in options
+    return any(option[1:] in word[1:] for option in options if not option.startswith("--"))
+
+
+def _is_running_git(words: list[str], word: str) -> bool:
+    if word.startswith("-c"):  # a commit's -c is not git's
+        return not _after_subcommand(words, word)
+    return any(sub in words and letter in word[1:] for sub, letter in _GIT_LETTERS.items())
+
+
+def _operands(words: list[str], valued: tuple[str, ...]) -> list[str]:
+    """The words that are neither options nor their values."""
+    rest = words[1:]
+    is_value = [before in valued for before in ("", *rest)]
+    return [word for word, given in zip(rest, is_value, strict=False) if not given and (word == "-" or word[:1] != "-")]
+
+
+def _is_plain_sed(words: list[str]) -> bool:
+    """True if each script is of the few commands that can neither run nor write; options are spelled out, too."""
+    scripts: list[str] = []
+    operands: list[str] = []
+    rest = iter(words[1:])
+    for word in rest:
+        if word in ("-e", "--expression"):
+            scripts.append(next(rest, ""))
+        elif word.startswith(("-e", "--expression=")):
+            scripts.append(word.removeprefix("-e") if word[1] == "e" else word.partition("=")[2])
+        elif word == "--":
+            operands.extend(rest)
+        elif word.startswith("-") and word != "-":
+            if not _SED_FLAGS.fullmatch(word):
+                return False
+        else:
+            operands.append(word)
+    scripts = scripts or operands[:1]
+    return all(map(_is_plain_sed_script, scripts))
+
+
+def _is_plain_sed_script(script: str) -> bool:
+    at = 0
+    while at < len(script):
+        command = _SED_COMMAND.match(script, at)
+        if command is None:
+            return False
+        at = command.end()
+    return True
 
 
 def _after_subcommand(words: list[str], word: str) -> bool:

@@ -6,13 +6,16 @@ import json
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from kit_jupyter import Session, SessionError, UsageError
-from kit_jupyter.messages import Assistant, TextPart, Time, User, now
+from kit_jupyter.__main__ import main
+from kit_jupyter.messages import Assistant, TextPart, Time, User, new_id, now
+from kit_jupyter.session import sessions_dir
 
 
 def written(folder: Path, *entries: dict[str, object]) -> Path:
@@ -156,3 +159,81 @@ def test_a_message_is_stored_once(tmp_path: Path, place: str) -> None:
         session.append(by_hand("msg_a"))
 
     assert [each.id for each in session.messages()] == ["msg_a", "msg_b"]
+
+
+@pytest.mark.parametrize("which", ["read already", "not read yet", "a summary", "made elsewhere"])
+def test_a_message_is_stored_once_also_when_the_session_was_opened_again(tmp_path: Path, which: str) -> None:
+    """A half-read session refuses what lies in its unread part, too; a second one of that id had made a ring."""
+    session = Session.create(tmp_path)
+    said = [by_hand(new_id("msg") if i else "mine-0") for i in range(300)]
+    for message in said:
+        session.append(message)
+    session.close()
+    assert session.path is not None
+    opened = Session.open(session.path)
+    again = said[{"read already": -1, "made elsewhere": 0}.get(which, 5)]
+
+    def store() -> None:
+        opened.append_compaction(again, first_kept=None) if which == "a summary" else opened.append(again)
+
+    with pytest.raises(UsageError, match=f"holds a message '{again.id}'"):
+        store()
+
+    opened.append(by_hand(new_id("msg")))
+    assert len(Session.open(session.path).messages()) == 301
+
+
+def test_a_new_message_needs_no_reading_of_the_rest(tmp_path: Path) -> None:
+    """Row 18: what is stored next is newer than all that is there, by its id; the file stays half-read."""
+    session = Session.create(tmp_path)
+    for _ in range(2_000):
+        session.append(by_hand(new_id("msg")))
+    session.close()
+    assert session.path is not None
+    opened = Session.open(session.path)
+    time.sleep(0.002)  # ids tell milliseconds
+
+    opened.append(by_hand(new_id("msg")))
+
+    assert len(opened._entries) < 10
+    assert len(opened.entries) == 2_001
+
+
+def test_one_odd_file_hides_no_other_session(data_dir: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Bad input: what is no text in a header or a name counts as missing; lists, and finding by name, go on."""
+    good = Session.create()
+    good.append(by_hand(new_id("msg")))
+    good.set_name("good")
+    good.close()
+    header = {"type": "session", "version": 1, "id": "ses_odd"}
+    lines = [
+        ({"time": 5, "parent": [1]}, '{"type":"name","id":"e1","parent":null,"time":"","name":5}'),
+        ({"time": None}, '{"type":"name","id":"e1","parent":null,"time":"","name":' + "[" * 200_000),
+    ]
+    for i, (odd, line) in enumerate(lines):
+        (sessions_dir() / f"odd{i}.jsonl").write_text(f"{json.dumps(header | odd)}\n{line}\n")
+
+    assert sorted(info.id for info in Session.listing()) == sorted([good.id, "ses_odd", "ses_odd"])
+    assert "good" in "".join(map(str, Session.listing()))
+    assert Session.open("good").id == good.id
+    with pytest.raises(SessionError, match="did you mean good"):
+        Session.open("goodd")
+    assert main(["sessions"]) == 0
+    assert good.id in capsys.readouterr().out
+
+
+def test_a_folder_hides_no_session_of_its_name(data_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A name that a person gave is found although a folder is called so; a folder alone is told to be one."""
+    monkeypatch.chdir(tmp_path)
+    named = Session.create()
+    named.append(by_hand(new_id("msg")))
+    named.set_name("frames")
+    named.close()
+    for folder in ("frames", "other"):
+        (tmp_path / folder).mkdir()
+
+    assert Session.open("frames").id == named.id
+    with pytest.raises(SessionError, match="other is a folder"):
+        Session.open("other")
+    with pytest.raises(SessionError, match="'' is not here"):
+        Session.open("")

@@ -195,7 +195,7 @@ class Sneaky:
         "arr * arr.mean() % 3",
         "len(df) * 100 / 7",
         "f'{df.shape[0]:,} rows, {arr.mean():.3f}'",
-        "df.sample(5)",
+        "df.sample(5, random_state=0)",
     ],
 )
 def test_looking_is_recognised(code):

@@ -125,6 +125,7 @@ PROGRAMS = (
     *("ls", "cat", "echo", "printf", "git", "grep", "head", "find", "tar", "sort", "split", "sed", "awk", "env", "su"),
     *("xargs", "watch", "make", "man", "zip", "rsync", "ssh", "test", "read", "export", "declare", "unset", "hash"),
     *("enable", "bash", "python3", "time", "timeout", "nice", "uv", "script", "flock", "tree", "rg", "cd", "mapfile"),
+    *("curl", "shuf", "uniq", "xxd", "date"),
 )
 TRUSTING = [
     *(("shell", f"{name} *", "allow") for name in PROGRAMS),
@@ -212,6 +213,17 @@ TRUSTING = [
         ("echo ${!x}", "ask"),
         ("'ls -l; rm x'", "deny"),
         ("ls\r\nrm x", "deny"),
+        ("ls ~$(rm x)", "deny"),
+        ("ls ~user`rm x`", "deny"),
+        ("echo ~<(rm x)", "deny"),
+        ("cat <<< ~$(rm x)", "deny"),
+        ("for i in ~+$(rm x); do ls; done", "deny"),
+        ("ls ~${x:-$(rm x)}", "ask"),
+        ("cat < ~$(touch x)", "ask"),
+        ("ls ~/x ~root", "allow"),
+        ("2>&1 A=1 rm x", "deny"),
+        ("</dev/null A=1 rm x", "deny"),
+        ("2>&1 PATH=. ls", "ask"),
     ],
 )
 def test_nasty_lines_ask(line, effect, bench, shell):
@@ -249,6 +261,60 @@ def test_options_of_a_wrapper_hide_no_program(line, effect, bench, shell):
     rules = {"preset": "auto", "rules": [*TRUSTING, ("shell", "exec *", "allow"), ("shell", "compgen *", "allow")]}
 
     assert bench.decide(shell, rules, command=line).effect == effect, parse_shell(line)
+
+
+@pytest.mark.parametrize(
+    ("line", "effect"),
+    [
+        ("sort -ro victim b", "ask"),
+        ("sort -rn b", "allow"),
+        ("tar cIf 'rm x;cat' o.tar b", "ask"),
+        ("tar --rmt-command=x -tf a", "ask"),
+        ("tar xzf a.tgz", "allow"),
+        ("curl -sSo x u", "ask"),
+        ("curl -sSL u", "allow"),
+        ("shuf -o x y", "ask"),
+        ("uniq a b", "ask"),
+        ("uniq -f 1 a", "allow"),
+        ("xxd a b", "ask"),
+        ("xxd -l 20 a", "allow"),
+        ("date --se=1", "ask"),
+        ("git rebase -ix x", "ask"),
+        ("git difftool --ext=x", "ask"),
+        ("git clone -u x y", "ask"),
+        ("git archive -o x HEAD", "ask"),
+        ("git push -u origin x", "allow"),
+        ("awk '{print $1}' x", "allow"),
+        ("awk -F, '$3 > 5 || $2 {print}' x", "allow"),
+        ("awk '{print > \"f\"}' x", "ask"),
+        ("awk 'BEGIN{system(\"x\")}'", "ask"),
+        ("awk '{\"date\" | getline d}' x", "ask"),
+        ("awk -f p x", "ask"),
+        ("sed -ni p victim", "ask"),
+        ("sed -ne 'e rm x' b", "ask"),
+        ("sed -n '1e rm x' b", "ask"),
+        ("sed 's/a/b/e' b", "ask"),
+        ("sed 's/a/b/w out' b", "ask"),
+        ("sed 'a\\\nw out' b", "ask"),
+        ("sed 's/[/]/;s/e;/x/p' b", "ask"),
+        ("sed 's/[]/x/;e ls;s/]/y/' b", "ask"),
+        ("sed -n '1,5p;$p' b", "allow"),
+        ("sed -e 's|a/b|[c|2p' -e '/[a-z]o\\/o/,/bar/!d' b", "allow"),
+        ("sed '1!G;h;$!d' b", "allow"),
+    ],
+)
+def test_programs_that_seem_only_to_read(line, effect, bench, shell):
+    """What runs or writes by a letter in a bundle, a second file or a script asks, though its program is allowed."""
+    assert bench.decide(shell, {"preset": "auto", "rules": TRUSTING}, command=line).effect == effect, parse_shell(line)
+
+
+@pytest.mark.parametrize(
+    "script",
+    ["+" + " " * 7_000, "\n" * 7_000 + "w", "p;" * 3_500 + "w", "s/" + r"\a" * 3_000, "/a" * 3_000, "1," * 3_000],
+)
+def test_a_long_script_of_sed_takes_no_longer_than_its_length(script):
+    """Bad input: no pattern is tried twice, so 7,000 characters are read in a moment (no clock: it would hang)."""
+    assert parse_shell(f"sed '{script}' b").unsure
 
 
 @pytest.mark.parametrize(
