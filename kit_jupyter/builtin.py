@@ -31,7 +31,7 @@ def builtin_tools(
     workspace: Workspace | Path | str | None = None,
     fetcher: Fetcher | None = None,
     without: Iterable[str] = (),
-) -> tuple[EngineTool, ...]:
+) -> list[EngineTool]:
     """The built-in tools, or those of them that are named, in a fixed order.
 
     Parameters
@@ -69,7 +69,7 @@ def builtin_tools(
         WebFetchTool(fetcher if fetcher is not None else HttpFetcher()),
     ]
     wanted = set(names or NAMES) - set(without)
-    return tuple(tool for tool in every if tool.name in wanted)
+    return [tool for tool in every if tool.name in wanted]
 
 
 class _Response:

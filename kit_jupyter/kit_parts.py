@@ -234,8 +234,8 @@ class KitParts:
 
     @property
     def model_reason(self) -> str:
-        """Why this model, when it was not set by name."""
-        return self._shelf.reason
+        """Why this model, when it was not set by name; empty when it was."""
+        return "" if self.settings.model else self._shelf.reason
 
     @property
     def model_info(self) -> ModelInfo | None:

@@ -495,12 +495,14 @@ def as_tool(item: Tool | Callable[..., Any]) -> Tool:
     Raises
     ------
     UsageError
-        If it is neither.
+        If it is neither, or a function with a parameter that cannot come from JSON.
     """
-    if isinstance(item, FunctionTool):
-        return item
     if not isinstance(item, type) and hasattr(item, "spec") and hasattr(item, "run") and hasattr(item, "validate"):
-        return cast(Tool, item)
-    if callable(item):
-        return FunctionTool(item)
-    raise UsageError(f"a tool is a function or a Tool, got {type(item).__name__}")
+        made = cast(Tool, item)
+    elif callable(item):
+        made = FunctionTool(item)
+    else:
+        raise UsageError(f"a tool is a function or a Tool, got {type(item).__name__}")
+    if isinstance(made, FunctionTool):
+        _ = made.signature  # a mistake in it is told where the tool is given, not by the first prompt
+    return made

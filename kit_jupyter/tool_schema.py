@@ -240,12 +240,12 @@ def signature_of(fn: Callable[..., Any], *, name: str, context_type: type) -> Si
             warnings.simplefilter("ignore")  # a default that JSON cannot say is left out of the schema
             model = create_model(f"{name}_arguments", __config__=ConfigDict(extra=extra), **definitions)
             schema = model.model_json_schema(by_alias=True)
-    except (PydanticSchemaGenerationError, PydanticUndefinedAnnotation, NameError, TypeError) as exc:
+    except (PydanticSchemaGenerationError, PydanticUndefinedAnnotation, NameError, TypeError):
         culprit = _culprit(definitions, fields)
         raise UsageError(
             f"tool {name!r}: the type of parameter {culprit} cannot come from JSON; take a name, a path or "
             "a pydantic model instead"
-        ) from exc
+        ) from None  # pydantic's own words, a hundred lines of them, say no more
     except Exception as exc:  # PydanticInvalidForJsonSchema and friends: a type that checks but has no schema
         raise UsageError(f"tool {name!r}: no JSON schema for its parameters ({type(exc).__name__}: {exc})") from exc
     said = [doc.short_description, doc.long_description]

@@ -15,9 +15,11 @@ from typing import Annotated, Any, Literal
 import pytest
 from pydantic import BaseModel, Field
 
+from kit_jupyter import Kit
 from kit_jupyter.errors import BadArguments, UsageError
 from kit_jupyter.loop import Desk, engine
 from kit_jupyter.messages import MediaPart, TextPart
+from kit_jupyter.testing import ScriptedProvider
 from kit_jupyter.tool import Tool, Toolbox, ToolContext, ToolOutcome, as_tool, halt, parse_arguments, tool
 from kit_jupyter.trifecta import Legs
 
@@ -741,3 +743,17 @@ def test_a_stand_in_for_stdout_is_never_freed_under_a_print():
         assert sys.stdout is first()
         print("again")
     assert sink.text == "again\n"
+
+
+def test_a_mistake_in_a_signature_is_told_where_the_tool_is_given() -> None:
+    """Bad input: by `Kit(tools=…)` and by `add_tool`, in one line without pydantic's own; not by the first prompt."""
+
+    def frame(df: threading.Lock) -> None: ...  # type: ignore[valid-type]
+
+    with pytest.raises(UsageError, match=r"the type of parameter 'df' .* cannot come from JSON") as told:
+        Kit(provider=ScriptedProvider(), session="memory", tools=[frame])
+    assert told.value.__cause__ is None
+    kit = Kit(provider=ScriptedProvider(), session="memory")
+    with pytest.raises(UsageError, match="parameter 'df'"):
+        kit.add_tool(frame)
+    assert not kit.tools

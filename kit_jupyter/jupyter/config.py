@@ -174,7 +174,7 @@ class KitNotebook(Configurable):
 
         return bundle(turn, keep=self.keep_turns, limit=self.keep_limit)
 
-    def notebook_tools(self, ip: Any) -> tuple[Any, ...]:
+    def notebook_tools(self, ip: Any) -> list[Any]:
         """The built-in tools of a new session, without those that are locked."""
         from kit_jupyter.jupyter.runner import notebook_tools
 

@@ -32,7 +32,7 @@ class IPythonRunner:
         return run_user_code(self._ip, code, on_text=on_text)
 
 
-def notebook_tools(ip: Any, names: Iterable[str] | None = None, *, denied: Iterable[str] = ()) -> tuple[Any, ...]:
+def notebook_tools(ip: Any, names: Iterable[str] | None = None, *, denied: Iterable[str] = ()) -> list[Any]:
     """The built-in tools over this notebook's variables and working directory.
 
     Parameters
@@ -52,5 +52,5 @@ def notebook_tools(ip: Any, names: Iterable[str] | None = None, *, denied: Itera
 
     wanted = [n for n in (NAMES if names is None else names) if not any(fnmatch.fnmatchcase(n, p) for p in denied)]
     if not wanted:
-        return ()
+        return []
     return builtin_tools(*wanted, runner=IPythonRunner(ip), workspace=Workspace(open_notebooks=open_notebooks))

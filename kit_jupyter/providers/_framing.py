@@ -20,8 +20,11 @@ text, holds an event of any size, and takes its answer's content type at its wor
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from dataclasses import fields, is_dataclass
+from types import NoneType
+from typing import Any
 
-from kit_jupyter.deltas import Finished, ModelDelta, TextDelta, ThinkingDelta
+from kit_jupyter.deltas import CitationDelta, Finished, ModelDelta, PartAdded, TextDelta, ThinkingDelta
 from kit_jupyter.errors import ProviderError, WireError
 from kit_jupyter.provider import ModelRequest
 from kit_jupyter.providers._errors import cut, describe, not_json
@@ -35,6 +38,14 @@ MAX_SILENT_BYTES = 16 * 1024 * 1024  # comments and blank lines without one even
 
 _BOM = b"\xef\xbb\xbf"
 _SPACE = b" \t\r\n"
+_KINDS: dict[Any, tuple[type, ...]] = {
+    "str": (str,),
+    "str | None": (str, NoneType),
+    "int": (int,),
+    "int | None": (int, NoneType),
+}
+_Kinds = tuple[tuple[str, tuple[type, ...]], ...]
+_known: dict[type, _Kinds] = {}
 _event = tuple.__new__  # what ServerEvent(…) does, a call less for every word of an answer
 
 
@@ -211,6 +222,34 @@ class Frames:
         return events, None
 
 
+def is_sound(value: Any) -> bool:
+    """Has every text of a delta, and of the part or citation in it, the type it should have?
+
+    Examples
+    --------
+    >>> is_sound(TextDelta(0, "a")), is_sound(TextDelta(0, 5))
+    (True, False)
+    """
+    if type(value) is TextDelta:
+        return type(value.text) is str
+    for name, kinds in _kinds_of(type(value)):
+        if not isinstance(getattr(value, name), kinds):
+            return False
+    match value:
+        case CitationDelta(_, held) | PartAdded(_, held):
+            return is_sound(held)
+    return True
+
+
+def _kinds_of(kind: type) -> _Kinds:
+    """Names of the fields of a record that hold texts and numbers, and what they may be."""
+    found = _known.get(kind)
+    if found is None:
+        told = fields(kind) if is_dataclass(kind) else ()
+        found = _known[kind] = tuple((field.name, _KINDS[field.type]) for field in told if field.type in _KINDS)
+    return found
+
+
 class Answer:
     """One answer of a service: bytes in, deltas out, `Finished` last.
 
@@ -247,7 +286,12 @@ class Answer:
         self.events += count
         if count == 1:
             deltas = self._decoder.feed(events[0])
-            if type(deltas) is tuple and len(deltas) == 1 and type(deltas[0]) is TextDelta:
+            if (
+                type(deltas) is tuple
+                and len(deltas) == 1
+                and type(deltas[0]) is TextDelta
+                and type(deltas[0].text) is str
+            ):
                 return deltas  # one read, one word: nothing to join and nothing to look at
             return self._joined(events, deltas)
         return self._joined(events, None) if count else ()
@@ -265,6 +309,8 @@ class Answer:
             for event in events:
                 for delta in feed(event) if first is None else first:
                     made = type(delta)
+                    if not is_sound(delta):
+                        raise not_json(event.data, self._request, self._endpoint)
                     if made is TextDelta or made is ThinkingDelta:
                         if words and (made is not kind or delta.index != index):  # type: ignore[union-attr]
                             yield kind(index, "".join(words))
@@ -289,8 +335,10 @@ class Answer:
         if words:
             yield kind(index, "".join(words))
 
-    def _open(self, deltas: Iterable[ModelDelta]) -> Iterator[ModelDelta]:
+    def _open(self, deltas: Iterable[ModelDelta], data: bytes | str) -> Iterator[ModelDelta]:
         for delta in deltas:
+            if not is_sound(delta):
+                raise not_json(data, self._request, self._endpoint)
             if type(delta) is Finished:
                 self._finished = delta
                 self.is_complete = True
@@ -321,10 +369,10 @@ class Answer:
         else:
             for event in events:
                 try:
-                    yield from self._open(self._decoder.feed(event))
+                    yield from self._open(self._decoder.feed(event), event.data)
                 except WireError:
                     break  # half an event at the end: whether the answer was complete is for the decoder to say
-            yield from self._open(self._decoder.end())
+            yield from self._open(self._decoder.end(), self._frames.head)
         if self._finished is None:
             raise cut(self._request, self._endpoint)
         yield self._finished
@@ -335,4 +383,4 @@ class Answer:
             raise cut(self._request, self._endpoint, "the service sent an empty answer")
         if text.startswith(b"<"):
             raise not_json(text, self._request, self._endpoint, where="the answer")
-        yield from self._open(self._decoder.whole(text))
+        yield from self._open(self._decoder.whole(text), text)

@@ -68,6 +68,8 @@ async def test_a_model_is_chosen_once_and_the_engine_is_not_held_up(opened: list
     assert kit.model_info.context_window == 77
     await kit.prompt("again")
     assert len(opened) == 1
+    kit.model = "local/tiny"
+    assert kit.model_reason == ""  # a person said so
     await kit.aclose()
     assert opened[0].is_closed
 

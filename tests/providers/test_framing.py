@@ -12,9 +12,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from kit_jupyter.errors import WireError
 from kit_jupyter.providers import _framing
 from kit_jupyter.providers._framing import Frames, TooLarge
-from kit_jupyter.providers.codec import ServerEvent
+from kit_jupyter.providers.codec import Endpoint, ServerEvent
+
+from .histories import read, request, sse
+from .wire_cases import codec_of
 
 Fields = st.lists(
     st.one_of(
@@ -185,3 +189,41 @@ def test_a_read_costs_few_calls(piece: bytes) -> None:
         frames.feed(piece)
 
     assert calls_of(lambda: frames.feed(piece)) == first <= 7
+
+
+@pytest.mark.parametrize(
+    ("wire", "body"),
+    [
+        ("openai-chat", {"id": 5, "choices": [{"delta": {"content": "x"}}]}),
+        (
+            "openai-chat",
+            {"choices": [{"delta": {"tool_calls": [{"index": 0, "id": [None], "function": {"name": 7}}]}}]},
+        ),
+        ("anthropic-messages", {"type": "content_block_delta", "index": 0, "delta": {"type": "text_delta", "text": 5}}),
+        (
+            "anthropic-messages",
+            {
+                "type": "content_block_start",
+                "index": 0,
+                "content_block": {"type": "tool_use", "id": [None], "name": "f"},
+            },
+        ),
+        (
+            "openai-responses",
+            {
+                "type": "response.output_item.added",
+                "output_index": 0,
+                "item": {"type": "function_call", "call_id": -1, "name": "f"},
+            },
+        ),
+        ("gemini", {"candidates": [{"content": {"parts": [{"functionCall": {"id": {}, "name": "f", "args": {}}}]}}]}),
+        ("gemini", {"candidates": [{"content": {"parts": [{"inlineData": {"mimeType": [None], "data": "aGk="}}]}}]}),
+    ],
+)
+def test_a_field_of_another_type_is_no_protocol(wire: str, body: dict[str, Any]) -> None:
+    """Bad input: a number or a list in a text's place is told as the service's fault, not met later by a bare error."""
+    asked, endpoint = request(model="demo/m"), Endpoint(name="demo", base_url="https://host.test/v1")
+
+    out, error = read(codec_of(wire), asked, endpoint, sse(body))
+
+    assert isinstance(error, WireError), (out, error)
