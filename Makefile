@@ -22,7 +22,7 @@ say = printf '\n\033[1m==> %s\033[0m\n' "$(1)"
 help: ## this list
 	@printf 'kit-jupyter: an AI agent that lives in the Jupyter kernel\n\n'
 	@grep -E '^[a-z-]+:.*## ' Makefile | sed -E 's/^([a-z-]+):.*## (.*)/  make \1|\2/' | \
-	  awk -F'|' '{ printf "%-14s %s\n", $$1, $$2 }'
+	  awk -F'|' '{ printf "%-23s %s\n", $$1, $$2 }'
 	@printf '\n  PYTHON=python3.12 make ...   another Python (3.11 or newer)\n'
 	@printf '  ARGS="-k steer" make test    arguments for pytest\n'
 
@@ -33,7 +33,7 @@ demo: $(STAMP)-demo ## install, fetch the small local model, run the quickstart 
 
 lab: $(STAMP)-lab ## open JupyterLab on the quickstart, with all that the example notebooks use
 	@$(BIN)/kit-jupyter local install
-	@$(BIN)/jupyter lab notebooks/01_quickstart.ipynb
+	@$(BIN)/jupyter lab $(if $(filter 0,$(shell id -u)),--allow-root )notebooks/01_quickstart.ipynb
 
 test: $(STAMP)-test weights ## install what the tests need, run the whole suite
 	@if [ -n "$(CHROMIUM)" ]; then $(call say,Browser for the tests: $(CHROMIUM)); \

@@ -241,7 +241,7 @@ class RulePolicy:
         if approve is None:
             return None
         if not callable(approve):
-            return (approve, "the tool itself says so") if approve in STRICTNESS else ("ask", "")
+            return (approve, f'the tool was made with approve="{approve}"') if approve in STRICTNESS else ("ask", "")
         try:
             said = approve(own_copy(arguments), context)
         except Exception as exc:

@@ -31,7 +31,7 @@ class SessionInfo:
     title : str
         The beginning of its first question.
     parent : str or None
-        The session that it was forked from.
+        The session that it was forked from, or whose tool began it.
     notebook : str
         File name of the notebook whose cell asked first, else empty.
     """
@@ -46,8 +46,9 @@ class SessionInfo:
     notebook: str = ""
 
     def __str__(self) -> str:
-        asked_in = f"  ({self.notebook})" if self.notebook else ""
-        return f"{self.id}  {self.created[:16].replace('T', ' ')}  {self.name or self.title or '(empty)'}{asked_in}"
+        origin = ", ".join(filter(None, (self.notebook, f"from {self.parent}" if self.parent else "")))
+        said = self.name or self.title or "(empty)"
+        return f"{self.id}  {self.created[:16].replace('T', ' ')}  {said}{f'  ({origin})' if origin else ''}"
 
 
 def list_sessions(folder: Path | None = None, *, everywhere: bool = False) -> list[SessionInfo]:

@@ -191,7 +191,12 @@ class SessionMagics(Family):
     @line_magic
     @plain_errors
     def kit_tree(self, line: str) -> None:
-        """Show the session's tree of branches."""
+        """Show the session's tree of branches.
+
+        ``*`` stands before the last word of the conversation, ``|`` before what led to it, nothing
+        before other branches. The letters in brackets name an entry: ``%kit_fork`` goes on from there
+        in a session of its own.
+        """
         opt.read(SessionMagics.kit_tree, line, text=False)
         print(self.nb.kit().session.tree())
 

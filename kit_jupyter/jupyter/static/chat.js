@@ -371,7 +371,7 @@ class ItemView {
     this.drawMedia(this.el);
     this.drawApproval();
   }
-  /** Texts of several lines and code under their names, as they are; the rest as JSON. */
+  /** Short arguments as JSON (whom, where, which); then texts of several lines and code under their names, as they are. */
   drawArguments(text) {
     const of = objectOf(text), whole = of ? jsonOf(of) : written(text);
     if (this.argsDrawn === whole) return;   // the same, written otherwise: nothing on the page may move
@@ -381,14 +381,15 @@ class ItemView {
     this.args.textContent = ""; this.argsRaw = null;
     if (!of) { this.argsRaw = this.args.appendChild(h("pre", { tabindex: 0, "aria-label": "arguments" }, whole)); return; }
     const { blocks, rest } = sorted(of);
+    if (Object.keys(rest).length) {
+      const line = jsonOf(rest);
+      this.args.append(h("pre", { tabindex: 0, "aria-label": blocks.length ? "other arguments" : "arguments" }, line.length > 80 ? jsonOf(rest, 2) : line));
+    }
     for (const [name, value] of blocks) {
       const pre = h("pre", { tabindex: 0, "aria-label": `argument ${name}` });
       this.args.append(h("div", { class: "kit-argname" }, written(name)), pre);
       this.code(pre, written(value), LANGUAGE[name]);
     }
-    if (!Object.keys(rest).length) return;
-    const line = jsonOf(rest);
-    this.args.append(h("pre", { tabindex: 0, "aria-label": blocks.length ? "other arguments" : "arguments" }, line.length > 80 ? jsonOf(rest, 2) : line));
   }
   /** Code as text; with colours when the renderer is there and what it makes is this text and nothing else. */
   code(pre, text, language) {
@@ -441,7 +442,7 @@ class ItemView {
     // Kept with its words when the card is drawn anew, as after a lost frame: what a person wrote is not lost.
     const edits = (this.view.edits ??= new Map()), key = `${call}\n${q.text}\n${q.arguments}`;
     const answer = (fields) => { edits.delete(key); this.view.store.send("approve", { call, reason: "", scope: "once", arguments: null, ...fields }); this.bar.querySelectorAll("button").forEach((b) => { b.disabled = true; }); };
-    const reason = h("input", { type: "text", class: "kit-in", placeholder: "why not (told to the model)", "aria-label": "Reason for denying" });
+    const reason = h("input", { type: "text", class: "kit-in", placeholder: "why not?", title: "told to the model", "aria-label": "Reason for denying" });
     const edit = edits.get(key) ?? new Editing(q.arguments || this.item.arguments || "{}"), bad = edit.bad;
     edits.set(key, edit);
     const args = () => edit.el.hidden ? null : edit.read();
@@ -721,7 +722,7 @@ export class View {
     this.over.hidden = !busy || !(this.store.panel || bar.retry);
     this.stop.hidden = !busy; this.now.hidden = !busy; this.next.hidden = !busy || !this.store.panel;
     this.go.textContent = busy ? "Steer" : "Send";
-    this.box.placeholder = busy ? "Steer: say something while it runs" : "Ask kit… (@ attaches a variable, Shift+Enter for a new line)";
+    this.box.placeholder = busy ? "Steer: say something while it runs" : "Ask kit… @ attaches a variable";
     this.box.setAttribute("aria-label", busy ? "Steer the running turn" : "Prompt");
     const q = bar.queue || {};
     this.queue.textContent = "";
