@@ -210,8 +210,10 @@ class Lab:
             case "complete":
                 return self._start_completion(client, content)
             case "settled":
+                views = _listed(content, "views")
                 return {
-                    "outputs": self.nb.settled.outputs(_listed(content, "views")),
+                    "outputs": self.nb.settled.outputs(views),
+                    "counts": self.nb.settled.counts(views),
                     "running": live_views(self.nb.running()),
                     "ended": self.nb.settled.of_cells(_listed(content, "empty")),
                 }

@@ -73,6 +73,7 @@ class Run:
     below: list[str] = field(default_factory=list)  # code that becomes a cell below at the end
     unsent: tuple[str, ...] = ()  # what had come back unsent before it began
     asked: dict[str, object] = field(default_factory=dict)  # questions that have been put, by call id
+    count: int | None = None  # the number of the cell's execution
     raises: bool = False  # a failure fails the cell, whose error then says why
 
 
@@ -322,6 +323,7 @@ class Notebook:
         )
         run = Run(kit, handle, model, desk, parent, shown, text=text, background=background)
         run.raises = raises and not background
+        run.count = getattr(self.ip, "execution_count", None)
         run.unsent = unsent
         if cell is not None and not background:
             run.again = start  # the cell's earlier turn is left as a branch, as when the cell runs again
@@ -424,7 +426,8 @@ class Notebook:
         view = cell_view(run)
         run.shown.finish(run.model, metadata)
         if view is not None and self.lab is not None:
-            self.settled.keep(view, run.model, metadata, (run.parent.get("metadata") or {}).get("cellId"))
+            cell = (run.parent.get("metadata") or {}).get("cellId")
+            self.settled.keep(view, run.model, metadata, cell, run.count)
             self.lab.tell_settled(view)
 
     @staticmethod

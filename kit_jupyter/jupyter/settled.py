@@ -33,6 +33,7 @@ class _Kept(NamedTuple):
     metadata: dict[str, Any]
     cell: str
     at: float  # seconds since the epoch
+    number: int | None  # of the cell's execution
 
 
 class Settled:
@@ -43,10 +44,15 @@ class Settled:
         self._lock = threading.Lock()
         self._turns: OrderedDict[str, _Kept] = OrderedDict()
 
-    def keep(self, view: str, turn: TurnModel, metadata: dict[str, Any], cell: object = None) -> None:
-        """The view has given place to what stays of its turn, in the cell of that id if it is known."""
+    def keep(
+        self, view: str, turn: TurnModel, metadata: dict[str, Any], cell: object = None, count: int | None = None
+    ) -> None:
+        """The view has given place to what stays of its turn, in the cell of that id if it is known.
+
+        `count` is the number of the cell's execution: a page that came later never hears the kernel's reply.
+        """
         with self._lock:
-            self._turns[view] = _Kept(turn, metadata, cell if isinstance(cell, str) else "", time.time())
+            self._turns[view] = _Kept(turn, metadata, cell if isinstance(cell, str) else "", time.time(), count)
             while len(self._turns) > SETTLED:
                 self._turns.popitem(last=False)
 
@@ -56,14 +62,22 @@ class Settled:
             found = {view: self._turns[view] for view in views if isinstance(view, str) and view in self._turns}
         return {view: self._output(kept) for view, kept in found.items()}
 
+    def counts(self, views: Sequence[Any]) -> dict[str, int]:
+        """Numbers of the executions that showed these views, by the view's model id, where they are known."""
+        with self._lock:
+            kept = {view: self._turns[view].number for view in views if isinstance(view, str) and view in self._turns}
+        return {view: count for view, count in kept.items() if count is not None}
+
     def of_cells(self, cells: Sequence[Any]) -> dict[str, Any]:
-        """What stays of the last turn of each cell, as ``{output, at}`` by the cell's id; `at` is when it ended.
+        """What stays of the last turn of each cell, as ``{output, at, count}`` by the cell's id; `at` is its end.
 
         For a page that finds the cell empty: it was closed before the turn ended, and the file was not saved since.
         """
         with self._lock:
             found = {kept.cell: kept for kept in self._turns.values() if kept.cell and kept.cell in cells}
-        return {cell: {"output": self._output(kept), "at": kept.at} for cell, kept in found.items()}
+        return {
+            cell: {"output": self._output(kept), "at": kept.at, "count": kept.number} for cell, kept in found.items()
+        }
 
     def _output(self, kept: _Kept) -> dict[str, Any]:
         data, metadata = self._pack(kept.turn.saved()), {"kit": kept.metadata}

@@ -25,9 +25,11 @@ interface LiveView extends Element {
 interface Ended {
   output: Output;
   at: number;
+  count: number | null;
 }
 
 interface Place {
+  cell: CodeCellModel;
   outputs: Outputs;
   index: number;
   view: string;
@@ -41,7 +43,7 @@ function placesOf(panel: NotebookPanel, only?: string): Place[] {
     for (let index = 0; index < cell.outputs.length; index++) {
       const shown = cell.outputs.get(index).data[WIDGET_MIME] as { model_id?: unknown } | undefined;
       const view = shown?.model_id;
-      if (typeof view === 'string' && (only === undefined || only === view)) found.push({ outputs: cell.outputs, index, view });
+      if (typeof view === 'string' && (only === undefined || only === view)) found.push({ cell, outputs: cell.outputs, index, view });
     }
   }
   return found;
@@ -57,11 +59,23 @@ async function settle(panel: NotebookPanel, link: KernelLink, opened: boolean, o
   const reply = await link.request('settled', { views, empty }, 10000);
   if (reply.status !== 'ok' || panel.isDisposed) return;
   const outputs = reply.outputs as unknown as Record<string, Output>;
+  const counts = reply.counts as unknown as Record<string, number>;
   // Looked for again: outputs may have come and gone meanwhile.
-  for (const place of placesOf(panel, only)) if (outputs[place.view]) place.outputs.set(place.index, outputs[place.view]);
+  for (const place of placesOf(panel, only)) {
+    if (!outputs[place.view]) continue;
+    place.outputs.set(place.index, outputs[place.view]);
+    number(place.cell, counts[place.view]);
+  }
   if (only !== undefined) return;
   const running = reply.running as unknown as Record<string, Output>;
-  restore(panel, { ...unsaved(panel, reply.ended as unknown as Record<string, Ended>), ...running });
+  const ended = unsaved(panel, reply.ended as unknown as Record<string, Ended>);
+  const last = Object.fromEntries(Object.entries(ended).map(([id, { output }]) => [id, output]));
+  for (const cell of restore(panel, { ...last, ...running })) number(cell, ended[cell.id]?.count);
+}
+
+/** The kernel's reply, with the number of the execution, went to a page that is gone; while one waits for it, it will come. */
+function number(cell: CodeCellModel, count?: number | null): void {
+  if (cell.executionCount === null && typeof count === 'number') cell.executionCount = count;
 }
 
 /** Cells without outputs, and none on their way. */
@@ -74,19 +88,20 @@ function cellsWithout(panel: NotebookPanel): CodeCell[] {
 }
 
 /** Of turns that have ended, those that the file cannot know: it was saved before. */
-function unsaved(panel: NotebookPanel, ended: Record<string, Ended> = {}): Record<string, Output> {
+function unsaved(panel: NotebookPanel, ended: Record<string, Ended> = {}): Record<string, Ended> {
   const saved = Date.parse(panel.context.contentsModel?.last_modified ?? '') / 1000;
-  return Object.fromEntries(Object.entries(ended).flatMap(([id, { output, at }]) => (saved < at ? [[id, output]] : [])));
+  return Object.fromEntries(Object.entries(ended).filter(([, { at }]) => saved < at));
 }
 
-/** Show in cells that lost them the live views of turns that run, and what stays of turns that have ended. */
-function restore(panel: NotebookPanel, lost: Record<string, Output>): void {
-  if (panel.context.model.collaborative) return; // there the outputs outlive the page
-  for (const cell of cellsWithout(panel)) {
-    if (!lost[cell.model.id]) continue;
+/** Show in cells that lost them the live views of turns that run, and what stays of turns that have ended; which these are. */
+function restore(panel: NotebookPanel, lost: Record<string, Output>): CodeCellModel[] {
+  if (panel.context.model.collaborative) return []; // there the outputs outlive the page
+  const cells = cellsWithout(panel).filter(cell => lost[cell.model.id]);
+  for (const cell of cells) {
     cell.model.trusted = true; // as Lab does with a cell that runs; it holds no output from elsewhere
     cell.model.outputs.add(lost[cell.model.id]);
   }
+  return cells.map(cell => cell.model as CodeCellModel);
 }
 
 /** The kernel has ended in mid-turn, and nobody will say what stays: what the view shows does. */

@@ -52,7 +52,7 @@ def test_the_last_turn_of_a_cell_is_told_with_its_end() -> None:
     """For a page that finds the cell empty; only of cells it asks for, and of turns whose cell is known."""
     store = Settled(bundle)
     store.keep("v1", _turn("one"), {}, "cell-1")
-    store.keep("v2", _turn("two"), {}, "cell-1")
+    store.keep("v2", _turn("two"), {}, "cell-1", 5)
     store.keep("v3", _turn("three"), {}, "cell-2")
     store.keep("v4", _turn("four"), {}, 7)
 
@@ -61,6 +61,8 @@ def test_the_last_turn_of_a_cell_is_told_with_its_end() -> None:
     assert list(found) == ["cell-1"]
     assert found["cell-1"]["output"]["data"] == bundle(_turn("two").saved())
     assert abs(found["cell-1"]["at"] - time.time()) < 60
+    assert found["cell-1"]["count"] == 5
+    assert store.counts(["v1", "v2", "unknown", 3, ["v1"]]) == {"v2": 5}
 
 
 def test_only_the_last_turns_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:

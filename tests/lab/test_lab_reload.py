@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 from typing import Any
 
 import pytest
+from playwright.sync_api import expect
 
 from kit_jupyter.jupyter.protocol import TURN_MIME, WIDGET_MIME
 
@@ -35,6 +37,11 @@ def _saved(server: Any, page: Any, cell: int) -> list[dict[str, Any]]:
     return list(book["cells"][cell]["outputs"])
 
 
+def _numbered(page: Any, index: int) -> None:
+    """The cell shows the number of its execution, whose reply went to a page that is gone."""
+    expect(page.page.locator(".jp-CodeCell").nth(index).locator(".jp-InputPrompt")).to_have_text(re.compile(r"\[\d+\]"))
+
+
 def test_a_reload_in_mid_turn_loses_no_answer(server: Any, open_page: Callable[..., Any]) -> None:
     """The view goes on after the reload; at the end the answer stands in its place, on the page and in the file.
 
@@ -51,6 +58,7 @@ def test_a_reload_in_mid_turn_loses_no_answer(server: Any, open_page: Callable[.
     assert p.page.get_by_role("button", name="Stop", exact=True).count() == 1
     (server.folder / "work" / "first.go").touch()
     p.page.locator(".jp-OutputArea-output.kit-turn", has_text="Begun. And ended.").wait_for()
+    _numbered(p, 0)
     (output,) = _saved(server, p, 0)
 
     assert set(output["data"]) == {TURN_MIME, "text/markdown", "text/plain"}
@@ -62,6 +70,7 @@ def test_a_reload_in_mid_turn_loses_no_answer(server: Any, open_page: Callable[.
     (server.folder / "work" / "second.go").touch()
     again = open_page("reload.ipynb", None)
     again.page.locator(".jp-OutputArea-output.kit-turn", has_text="B. E.").wait_for()
+    _numbered(again, 1)
     (output,) = _saved(server, again, 1)
     assert set(output["data"]) == {TURN_MIME, "text/markdown", "text/plain"}
     assert p.errors == again.errors == []
@@ -81,6 +90,7 @@ def test_a_reload_before_the_file_was_saved_brings_the_view_back(server: Any, op
     assert p.page.get_by_role("button", name="Stop", exact=True).count() == 1
     (server.folder / "work" / "third.go").touch()
     p.page.locator(".jp-OutputArea-output.kit-turn", has_text="Begun. And ended.").wait_for()
+    _numbered(p, 0)
 
     assert len(_saved(server, p, 0)) == 1
     assert p.errors == []
@@ -96,6 +106,7 @@ def test_a_page_that_was_closed_before_the_end_finds_the_answer(server: Any, ope
     (server.folder / "work" / "fifth.go").touch()
     again = open_page("reload-closed.ipynb", None)
     again.page.locator(".jp-OutputArea-output.kit-turn", has_text="Begun. And ended.").wait_for()
+    _numbered(again, 0)
     assert len(_saved(server, again, 0)) == 1
 
     again.command("notebook:clear-all-cell-outputs")
