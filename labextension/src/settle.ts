@@ -73,7 +73,7 @@ async function settle(panel: NotebookPanel, link: KernelLink, opened: boolean, o
   for (const cell of restore(panel, { ...last, ...running })) number(cell, ended[cell.id]?.count);
 }
 
-/** The kernel's reply, with the number of the execution, went to a page that is gone; while one waits for it, it will come. */
+/** The kernel's reply, with the number of the execution, went to a page that is gone. */
 function number(cell: CodeCellModel, count?: number | null): void {
   if (cell.executionCount === null && typeof count === 'number') cell.executionCount = count;
 }
@@ -93,7 +93,7 @@ function unsaved(panel: NotebookPanel, ended: Record<string, Ended> = {}): Recor
   return Object.fromEntries(Object.entries(ended).filter(([, { at }]) => saved < at));
 }
 
-/** Show in cells that lost them the live views of turns that run, and what stays of turns that have ended; which these are. */
+/** Show in cells that lost them the live views of turns that run, and what stays of ended ones; gives these cells. */
 function restore(panel: NotebookPanel, lost: Record<string, Output>): CodeCellModel[] {
   if (panel.context.model.collaborative) return []; // there the outputs outlive the page
   const cells = cellsWithout(panel).filter(cell => lost[cell.model.id]);

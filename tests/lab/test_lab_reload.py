@@ -8,7 +8,6 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from playwright.sync_api import expect
 
 from kit_jupyter.jupyter.protocol import TURN_MIME, WIDGET_MIME
 
@@ -39,7 +38,8 @@ def _saved(server: Any, page: Any, cell: int) -> list[dict[str, Any]]:
 
 def _numbered(page: Any, index: int) -> None:
     """The cell shows the number of its execution, whose reply went to a page that is gone."""
-    expect(page.page.locator(".jp-CodeCell").nth(index).locator(".jp-InputPrompt")).to_have_text(re.compile(r"\[\d+\]"))
+    cell = page.page.locator(".jp-CodeCell").nth(index)
+    cell.locator(".jp-InputPrompt", has_text=re.compile(r"\[\d+\]")).wait_for()
 
 
 def test_a_reload_in_mid_turn_loses_no_answer(server: Any, open_page: Callable[..., Any]) -> None:
