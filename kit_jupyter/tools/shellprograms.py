@@ -158,10 +158,13 @@ _RUNNING_OPTIONS: dict[str, tuple[str, ...]] = {
     "ag": ("--pager",),
     "fd": ("-x", "--exec", "-X", "--exec-batch"),
     "sed": ("-i", "--in-place", "-f", "--file"),
-    "awk": ("-f", "--file", "-i", "--include", "-l", "--load", "-E", "--exec", "-o", "--pretty-print", "-d", "-p"),
+    "awk": ("-f", "--file", "-i", "--include", "-l", "--load", "-E", "--exec", "-o", "--pretty-print", "-d", "-p",
+            "-W"),
     "gdb": ("-ex", "-x", "--eval-command", "--command"),
     "date": ("-s", "--set"),
-    "curl": ("-o", "--output", "-O", "--remote-name", "-K", "--config", "-T", "--upload-file"),
+    "curl": ("-o", "--output", "-O", "--remote-name", "-K", "--config", "-T", "--upload-file", "-c", "--cookie-jar",
+             "-D", "--dump-header", "--trace", "--trace-ascii", "--stderr", "--libcurl", "--etag-save", "--hsts",
+             "--alt-svc"),
     "tree": ("-o",),
     "xxd": ("-r",),
     "iconv": ("-o", "--output"),
@@ -172,6 +175,8 @@ _RUNNING_OPTIONS: dict[str, tuple[str, ...]] = {
     "svn": ("--diff-cmd", "--diff3-cmd", "--editor-cmd", "--config-option"),
     "hg": ("--config",),
 }  # fmt: skip
+# Letters that take what is glued to them: `date -Iseconds` sets no clock.
+_VALUED = {"date": "Idfr", "curl": "XHuAdmbe", "sort": "kStT"}
 _AWKS = ("awk", "gawk", "mawk", "nawk", "original-awk")
 # Letters that mean so for one of git's subcommands only.
 _GIT_LETTERS = {"grep": "O", "rebase": "x", "difftool": "x", "clone": "u", "archive": "o", "format-patch": "o"}
@@ -192,8 +197,8 @@ _SED_COMMAND = re.compile(
     r"(?:(?!(?P=by))[^\\\n]|\\.)*+(?P=by)[gpiIM\d]*+)[ \t]*+(?:[\s;]++|$)"
 )
 _SED_FLAGS = re.compile(r"-[nErsuz]+|--(?:quiet|silent|regexp-extended|separate|unbuffered|null-data|posix|debug)")
-# In awk: pipes, files, and calls of the shell.
-_AWK_REACHES = re.compile(r"\bsystem\s*\(|\bgetline\b|(?<!\|)\|(?!\|)|\bprintf?\b[^;}\n]*>|@\s*(?:load|include)")
+# In awk: pipes, files, calls of the shell, calls by name.
+_AWK_REACHES = re.compile(r"\bsystem\b|\bgetline\b|(?<!\|)\|(?!\|)|\bprintf?\b[^>]*>|@\s*\w")
 
 
 def is_telling(variable: str) -> bool:
@@ -243,7 +248,8 @@ def _is_running(name: str, words: list[str], i: int) -> bool:
         return _is_running_git(words, word)
     if name in _ONE_DASH:
         return given in options
-    return any(option[1:] in word[1:] for option in options if not option.startswith("--"))
+    letters = re.match(f"[^{_VALUED[name]}]*", word[1:])[0] if name in _VALUED else word[1:]  # type: ignore[index]
+    return any(option[1:] in letters for option in options if not option.startswith("--"))
 
 
 def _is_running_git(words: list[str], word: str) -> bool:
