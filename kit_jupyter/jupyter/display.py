@@ -321,7 +321,7 @@ class TextDisplay:
         self._rich = rich
         self._news = threading.Event()
         self._over = False
-        self._seen: dict[str, dict[str, int]] = {}
+        self._seen: dict[str, dict[str, tuple[int, int]]] = {}  # pieces and characters written, by item and text
         self._told: set[str] = set()
         self._column = 0
         self._thread: threading.Thread | None = None
@@ -388,55 +388,50 @@ class TextDisplay:
                 self._line(f"[note] {turn.note}")
 
     def _write_news(self, turn: TurnModel) -> None:
-        with turn.lock:
-            items = [(item, item.whole()) for item in turn.items if self._has_news(item)]
+        with turn.lock:  # all that is noted as told is what is taken here: the turn goes on meanwhile
+            news = [taken for item in turn.items if (taken := self._take(item)) is not None]
             waiting = turn.waiting
         if waiting and waiting not in self._told:
             self._told.add(waiting)
             self._line(f"[{waiting} …]")
-        for item, whole in items:
-            self._item(item, whole)
+        for whole, fresh in news:
+            self._item(whole, fresh)
 
-    def _has_news(self, item: Item) -> bool:
-        seen = self._seen.get(item.id, {})
-        grown = any(len(g.pieces) > seen.get(name, 0) for name, g in item.streams.items())
-        return grown or f"{item.id}:{item.version}" not in self._told
-
-    def _fresh(self, item: Item, name: str) -> str:
+    def _take(self, item: Item) -> tuple[dict[str, Any], dict[str, str]] | None:
+        """An item as it is now, and what its texts have grown by; None if there is nothing new."""
         seen = self._seen.setdefault(item.id, {})
-        grown = item.streams.get(name)
-        if grown is None:
-            return ""
-        text = "".join(grown.pieces[seen.get(name, 0) :])
-        seen[name] = len(grown.pieces)
-        return text
+        fresh = {name: grown.since(*seen.get(name, (0, 0))) for name, grown in item.streams.items()}
+        for name, text in fresh.items():
+            seen[name] = (len(item.streams[name].pieces), seen.get(name, (0, 0))[1] + len(text))
+        version = f"{item.id}:{item.version}"
+        if version in self._told and not any(fresh.values()):
+            return None
+        self._told.add(version)
+        growing = item.kind in ("text", "thinking")  # what is fresh of it is all that is written
+        return {"id": item.id, **item.facts} if growing else item.whole(), fresh
 
-    def _item(self, item: Item, whole: dict[str, Any]) -> None:
-        self._told.add(f"{item.id}:{item.version}")
-        match item.kind:
+    def _item(self, whole: dict[str, Any], fresh: dict[str, str]) -> None:
+        begun, ended = f"{whole['id']}!", f"{whole['id']}="
+        match whole["kind"]:
             case "text":
-                self._text(self._fresh(item, "text"))
+                self._text(fresh.get("text", ""))
             case "thinking":
-                fresh = self._fresh(item, "text")
-                if fresh and f"{item.id}!" not in self._told:
-                    self._told.add(f"{item.id}!")
+                if fresh.get("text") and begun not in self._told:
+                    self._told.add(begun)
                     self._line("[thinking …]")
             case "tool":
-                self._fresh(item, "arguments")
-                status = whole.get("status")
-                if status in ("running", "asking") and f"{item.id}!" not in self._told:
-                    self._told.add(f"{item.id}!")
+                if whole.get("status") in ("running", "asking") and begun not in self._told:
+                    self._told.add(begun)
                     self._line(to_plain({"items": [{**whole, "status": "done", "result": ""}]}))
-                self._printed(item.id, self._fresh(item, "output"))
-                if "result" in whole and f"{item.id}=" not in self._told:
-                    self._told.add(f"{item.id}=")
-                    text = to_plain({"items": [_unprinted(item, whole)]})
-                    started = f"{item.id}!" in self._told
-                    self._line(text.partition("\n")[2] if started else text)
+                self._printed(whole["id"], fresh.get("output", ""))
+                if "result" in whole and ended not in self._told:
+                    self._told.add(ended)
+                    text = to_plain({"items": [_unprinted(whole)]})
+                    self._line(text.partition("\n")[2] if begun in self._told else text)
             case _:
                 text = to_plain({"items": [whole]})
-                if f"{item.id}!" not in self._told and text != "(no answer)":
-                    self._told.add(f"{item.id}!")
+                if begun not in self._told and text != "(no answer)":
+                    self._told.add(begun)
                     self._line(text)
 
     def _out(self, text: str) -> None:
@@ -512,9 +507,9 @@ def _harmless(text: str, *, keep_colours: bool = False) -> str:
     return _STEERING.sub(written, text)
 
 
-def _unprinted(item: Item, whole: dict[str, Any]) -> dict[str, Any]:
+def _unprinted(whole: dict[str, Any]) -> dict[str, Any]:
     """A tool's item without that part of its result which was written as it came."""
-    printed = item.streams["output"].text.strip() if "output" in item.streams else ""
+    printed = whole.get("output", "").strip()
     if not printed or printed not in whole["result"]:
         return whole
     return {**whole, "result": whole["result"].replace(printed, "", 1).strip()}

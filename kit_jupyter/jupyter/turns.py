@@ -56,12 +56,13 @@ _OUTCOMES = {"success": "done", "ok": "done", "error": "error", "timeout": "erro
 class Growing:
     """A text that only grows: pieces in a list, its length in UTF-16 units beside them."""
 
-    __slots__ = ("limit", "pieces", "units")
+    __slots__ = ("is_joined", "limit", "pieces", "units")
 
     def __init__(self, limit: int | None = None) -> None:
         self.pieces: list[str] = []
         self.units = 0
         self.limit = limit
+        self.is_joined = False
 
     def add(self, text: str) -> bool:
         """Append; True if anything was added."""
@@ -88,6 +89,11 @@ class Growing:
         """Keep it as one piece: a tenth of the memory. Only when every view has sent what there is."""
         if len(self.pieces) > 1:
             self.pieces[:] = ["".join(self.pieces)]
+            self.is_joined = True
+
+    def since(self, pieces: int, characters: int) -> str:
+        """What came after so many pieces of so many characters."""
+        return self.text[characters:] if self.is_joined else "".join(self.pieces[pieces:])
 
 
 class Item:

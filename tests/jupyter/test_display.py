@@ -8,6 +8,7 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import nbformat
 import pytest
@@ -80,6 +81,55 @@ def test_a_terminal_shows_a_call_before_its_question_and_its_output_once(capsys:
     turn.take(ev.TurnEnd("", "stop"))
     shown.finish(turn, {})
     assert capsys.readouterr().out == "a.txt\nb.txt\n(exit code 3)\n"
+
+
+def test_what_changes_while_the_terminal_is_written_to_is_written_too(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A call that ran and ended between the look at it and its line was never shown: seen once on a busy machine."""
+    turn, shown = TurnModel("trn", "t1"), TextDisplay(rich=False)
+    turn.take(ev.TurnStart("go"))
+    turn.take(ev.ToolCall("c1", "f", '{"x": 1}', {"x": 1}))
+    write, meanwhile = shown._item, [True]
+
+    def late(*args: Any) -> None:
+        if meanwhile:
+            meanwhile.clear()
+            turn.take(ev.ToolExecutionStart("c1", "f", 0.0))
+            turn.take(ev.ToolExecutionEnd("c1", "f", 0.1, "success"))
+            turn.take(ev.ToolResultEvent("c1", "f", "{}", "r1", False))
+        write(*args)
+
+    monkeypatch.setattr(shown, "_item", late)
+    shown.show(turn)
+    with shown.paused():
+        pass
+    turn.take(ev.TurnEnd("", "stop"))
+    shown.finish(turn, {})
+
+    out = capsys.readouterr().out
+    assert out.count("[f]") == out.count("r1") == 1
+    assert out.index("[f]") < out.index("r1")
+
+
+def test_a_text_that_was_joined_before_its_end_was_written_is_whole(capsys: pytest.CaptureFixture[str]) -> None:
+    """The next turn makes the last one small; what the terminal has not written of it by then is not lost."""
+    turn, shown = TurnModel("trn", "t1"), TextDisplay(rich=False)
+    turn.take(ev.TurnStart("go"))
+    turn.take(ev.MessageStart("m1"))
+    shown.show(turn)
+    for word in ("one ", "two "):
+        turn.take(ev.MessageUpdate("m1", TextDelta(0, word)))
+        with shown.paused():
+            pass
+    with shown._hold:  # the writer is held up
+        for word in ("three ", "four"):
+            turn.take(ev.MessageUpdate("m1", TextDelta(0, word)))
+        turn.take(ev.TurnEnd("", "stop"))
+        turn.settle()
+    shown.finish(turn, {})
+
+    assert "".join(capsys.readouterr().out.split()) == "onetwothreefour"
 
 
 def test_nothing_steers_the_terminal_but_colours_of_a_tool(capsys: pytest.CaptureFixture[str]) -> None:
