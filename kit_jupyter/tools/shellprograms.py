@@ -224,9 +224,7 @@ def oddities(name: str, words: list[str]) -> Iterator[str]:
         yield f"{name} {words[1]} runs programs, or changes which ones names mean"
     if used := next((word for i, word in enumerate(words[1:], 1) if _is_running(name, words, i)), ""):
         yield f"{name} {used[:40]} can run other programs, or write files"
-    if name == "sed" and not _is_plain_sed(words):
-        yield "sed with a script that may run programs, or write files"
-    if name in _AWKS and any(map(_AWK_REACHES.search, words[1:])):
+    if (name == "sed" and not _is_plain_sed(words)) or (name in _AWKS and any(map(_AWK_REACHES.search, words[1:]))):
         yield f"{name} with a script that may run programs, or write files"
     if name in _WRITES_SECOND and len(_operands(words, _WRITES_SECOND[name])) > 1:
         yield f"{name} writes to the file named second"

@@ -59,7 +59,7 @@ async function settle(panel: NotebookPanel, link: KernelLink, opened: boolean, o
   const reply = await link.request('settled', { views, empty }, 10000);
   if (reply.status !== 'ok' || panel.isDisposed) return;
   const outputs = reply.outputs as unknown as Record<string, Output>;
-  const counts = reply.counts as unknown as Record<string, number>;
+  const counts = (reply.counts ?? {}) as unknown as Record<string, number>; // none from an older kernel
   // Looked for again: outputs may have come and gone meanwhile.
   for (const place of placesOf(panel, only)) {
     if (!outputs[place.view]) continue;
